@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import USER, postgres_server
 
 from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer
+from ackwise.plugin.kafka.clients import brokers_answer
 from ackwise.plugin.outbox.cdcrelay import CdcRelay
 from ackwise.plugin.outbox.cdcroutes import OutboxRows
 from ackwise.plugin.outbox.outboxrelay import AloneSettings
@@ -132,7 +134,12 @@ class Bench:
         """A relay while the block runs."""
         source, store, stop = self.source(), self.store(), asyncio.Event()
         route = OutboxRows(store, source.outbox_row, owner=f"cdc/{_SLOT}", name="bench")
-        relay = CdcRelay(source, route, new_sender=lambda: _Clocked(Sender(AloneSettings(self.brokers)), self.acknowledged, self.gate))
+        relay = CdcRelay(
+            source,
+            route,
+            new_sender=lambda: _Clocked(Sender(AloneSettings(self.brokers)), self.acknowledged, self.gate),
+            brokers_answer=partial(brokers_answer, self.brokers, "bench", {}),
+        )
         running = asyncio.create_task(relay.run(stop))
         try:
             await _until(lambda: relay.counts.status is not None or running.done())

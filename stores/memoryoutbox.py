@@ -16,6 +16,7 @@ from ackwise.middleware.storage.outbox import (
     SHARDS,
     CheckAnswer,
     Failed,
+    Holder,
     OutboxRow,
     OutboxStatus,
     Parked,
@@ -245,6 +246,12 @@ class MemoryOutbox(Sends):
     async def hold(self, ids: Collection[int]) -> set[int]:
         self._require_open()
         return {row.id for row in self._in(RowState.LOCAL_COMMIT) if row.id in ids}
+
+    async def holders(self, *, limit: int = 500, after: int = 0) -> list[Holder]:
+        self._require_open()
+        states = RowState.LOCAL_COMMIT, RowState.MESSAGE_ERROR
+        found = [row for row in self._rows.values() if row.state in states and row.attempts > 0 and row.id > after]
+        return [Holder(row.id, row.message.topic, row.message.key, row.state is states[1]) for row in found[:limit]]
 
     async def wait_for_rows(self, at_most: float) -> None:
         await self._wakes.begin(self._seen).wait(at_most)

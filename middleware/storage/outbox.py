@@ -115,6 +115,16 @@ class Failed(NamedTuple):
     again_in: float | None
 
 
+class Holder(NamedTuple):
+    """A row that could not be sent, and that the later rows of its key wait for."""
+
+    id: int
+    topic: str
+    key: bytes | None
+    """`None`: nothing waits for it."""
+    is_parked: bool
+
+
 class UnreadableRow(AckwiseError):
     """The row `id` can't be read: Ackwise did not write it so. It is parked, or the rows behind it would wait forever."""
 
@@ -345,6 +355,10 @@ class RelayStore(Protocol):
     async def wait_for_rows(self, at_most: float) -> None:
         """Return when rows may have come since `pending` was last called, or after `at_most` seconds: a commit in this process,
         a notification of the database."""
+        ...
+
+    async def holders(self, *, limit: int = 500, after: int = 0) -> list[Holder]:
+        """Rows that could not be sent, by id from above `after`: those that are tried again, and parked ones."""
         ...
 
     async def next_due(self, shards: Mapping[int, int]) -> float | None:

@@ -139,6 +139,7 @@ class _Relaying:
         from contextlib import AsyncExitStack
         from functools import partial
 
+        from ackwise.plugin.kafka.clients import brokers_answer
         from ackwise.plugin.outbox.cdcrelay import CdcRelay
         from ackwise.plugin.outbox.cdcroutes import MappedRows, OutboxRows
         from ackwise.plugin.producer.sender import Sender
@@ -156,7 +157,14 @@ class _Relaying:
             else:
                 assert self._mapping is not None, "a table has a function"
                 route = MappedRows(self._mapping)
-            relay = CdcRelay(source, route, new_sender=partial(Sender, self._settings), sink=self._sink)
+            settings = self._settings
+            relay = CdcRelay(
+                source,
+                route,
+                new_sender=partial(Sender, settings),
+                brokers_answer=partial(brokers_answer, settings.brokers, settings.client_id, settings.client_options),
+                sink=self._sink,
+            )
             async with self._watched(relay):
                 await relay.run(stop)
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from ackwise.middleware.errors import AckwiseError, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, LogThrottle, said
-from ackwise.middleware.message.outgoing import Acked, MessageSender, SendFailed
+from ackwise.middleware.message.outgoing import Acked, MessageSender, SendAnswer, SendFailed
 from ackwise.middleware.storage.changes import Change, ChangeSource, Committed, SourceBusy, SourceStatus
 from ackwise.middleware.storage.outbox import retry_delay
 from ackwise.plugin.kafka.timeouts import ended
@@ -60,13 +60,14 @@ class CdcSession:
         route: Route,
         sender: MessageSender,
         *,
+        brokers_answer: Callable[[], Awaitable[bool]],
         stop: asyncio.Event,
         counts: CdcCounts,
         throttle: LogThrottle,
         sink: EventSink | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source, self._route, self._sender = source, route, sender
+        self._source, self._route, self._sender, self._brokers_answer = source, route, sender, brokers_answer
         self._stop, self._counts, self._throttle, self._sink, self._clock = stop, counts, throttle, sink, clock
         self._look = asyncio.Event()
         self._told_at = float("-inf")
@@ -101,9 +102,10 @@ class CdcSession:
             except StoreUnavailable as error:
                 if self._throttle.is_due("beat"):
                     log.warning("heartbeat of change data capture failed", slot=self._source.name, error=said(error), retry_in=_BEAT)
+            due = await self._route.keep()
+            if due is not None and due < _BEAT:
+                asyncio.get_running_loop().call_later(due, self._look.set)
             await asyncio.sleep(_BEAT)
-            if await self._route.keep():
-                self._look.set()
 
     async def _first(self, reading: asyncio.Task[Sequence[Change | Committed]]) -> bool:
         """Wait for changes; whether they came before the stop and before the table is to be looked into."""
@@ -120,6 +122,7 @@ class CdcSession:
         change_messages: list[ChangeMessage] = []
         ended: str | None = None
         refused: AckwiseError | None = None
+        looks = False
         for each in read:
             if isinstance(each, Committed):
                 ended = each.position
@@ -127,17 +130,21 @@ class CdcSession:
                 continue
             try:
                 verdict = self._route.judge(each)
+                if looks and isinstance(verdict, ChangeMessage):  # what waits in the table goes first, and may be this
+                    if not await self._send_waiting():
+                        return False
+                    verdict, looks = self._route.judge(each), False
             except AckwiseError as error:  # what stands before it is sent first, so that it is not read again
                 refused = error
                 break
             if isinstance(verdict, ChangeMessage):
                 change_messages.append(verdict)
-            elif verdict is Aside.TABLE:
-                if not (await self._send(change_messages) and await self._send_waiting()):
+            elif verdict is Aside.TABLE and not looks:
+                if not await self._send(change_messages):
                     return False
+                change_messages, looks = [], True
                 self._look_again()
-                change_messages = []
-        if not await self._send(change_messages):
+        if not await self._send(change_messages) or (looks and not await self._send_waiting()):
             return False
         if ended is not None:
             self._acknowledge(ended)
@@ -170,30 +177,38 @@ class CdcSession:
             asyncio.get_running_loop().call_later(delay, self._look.set)
 
     async def _send(self, change_messages: Sequence[ChangeMessage]) -> bool:
-        """Send until each is acknowledged or refused for good; whether that was so before the stop."""
-        failures = 0
+        """Send until each is acknowledged, parked, or waits in the table; whether that was so before the stop."""
+        tries = 0
         while change_messages := await self._route.unheld(change_messages):
             answers = await self._sender.send_many([change_message.message for change_message in change_messages], stop_keys=True)
-            paired = list(zip(change_messages, answers, strict=True))
-            await self._settle([(change_message, answer) for change_message, answer in paired if isinstance(answer, Acked)])
-            failed = [(change_message, answer) for change_message, answer in paired if isinstance(answer, SendFailed)]
-            for change_message, answer in failed:
-                if not answer.retriable:
-                    await self._refuse(change_message, answer)
-            again = [(change_message, answer) for change_message, answer in failed if answer.retriable]
-            if again and len(again) == len(failed):  # a refusal alone stops what is behind it only once
-                failures += 1
-                if failures == 1:
-                    self._record_failures(again)
-                if not await self._rest(failures, len(again), again[0][1]):
+            sent, failed, behind = _divided(change_messages, answers)
+            await self._settle(sent)
+            if not failed:
+                return True
+            if not tries:
+                self._record_failures(failed)
+            if not sent and all(answer.retriable for _, answer in failed) and not await self._brokers_answer():
+                held: Sequence[ChangeMessage] = [change_message for change_message, _ in failed]  # an outage is no attempt
+            else:
+                held = await self._failed(failed)
+            if held:
+                tries += 1
+                if not await self._rest(tries, len(failed), failed[0][1]):
                     return False
-            change_messages = [change_message for change_message, _ in again]
+            left = {id(change_message) for change_message in (*held, *behind)}
+            change_messages = [change_message for change_message in change_messages if id(change_message) in left]
         return True
 
-    async def _refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
-        await self._route.refuse(change_message, failure)
-        self._counts.parked += 1
-        self._record(EventCode.OUTBOX_PARKED, change_message, None, failure.error or None)
+    async def _failed(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> Sequence[ChangeMessage]:
+        """Write down what can wait in the table; return what can't."""
+        failures = await self._route.failed(failed)
+        causes = {id(change_message): answer.error for change_message, answer in failed}
+        for change_message in failures.parked:
+            self._counts.parked += 1
+            self._record(EventCode.OUTBOX_PARKED, change_message, None, causes[id(change_message)] or None)
+        if failures.again_in is not None:
+            asyncio.get_running_loop().call_later(failures.again_in, self._look.set)
+        return failures.held
 
     def _record_failures(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> None:
         """The first failure of rows: a row that hangs is known, even where its commit was not recorded."""
@@ -255,6 +270,29 @@ class CdcSession:
                 log.warning("change data capture needs attention", slot=self._source.name, finding=finding)
 
 
+def _divided(
+    change_messages: Sequence[ChangeMessage], answers: Sequence[SendAnswer]
+) -> tuple[list[tuple[ChangeMessage, Acked]], list[tuple[ChangeMessage, SendFailed]], list[ChangeMessage]]:
+    """Return what was sent, what failed, and what stands behind a failure of its key: it is sent after it, whatever its answer."""
+    sent, failed, behind, stopped = (
+        list[tuple[ChangeMessage, Acked]](),
+        list[tuple[ChangeMessage, SendFailed]](),
+        list[ChangeMessage](),
+        set(),
+    )
+    for change_message, answer in zip(change_messages, answers, strict=True):
+        message = change_message.message
+        key = None if message.key is None else (message.topic, message.key)
+        if key is not None and key in stopped:
+            behind.append(change_message)
+        elif isinstance(answer, Acked):
+            sent.append((change_message, answer))
+        else:
+            failed.append((change_message, answer))
+            stopped.add(key)
+    return sent, failed, behind
+
+
 async def _cancelled(reading: asyncio.Task[Sequence[Change | Committed]] | None) -> None:
     if reading is None:
         return
@@ -275,8 +313,16 @@ _DRAIN, _CLOSE = 8.0, 3.0
 class CdcRelay:
     """Relays what `source` says through `route`. `new_sender` makes the sender of a session."""
 
-    def __init__(self, source: ChangeSource, route: Route, *, new_sender: Callable[[], OpenSender], sink: EventSink | None = None) -> None:
-        self._source, self._route, self._new_sender, self._sink = source, route, new_sender, sink
+    def __init__(
+        self,
+        source: ChangeSource,
+        route: Route,
+        *,
+        new_sender: Callable[[], OpenSender],
+        brokers_answer: Callable[[], Awaitable[bool]],
+        sink: EventSink | None = None,
+    ) -> None:
+        self._source, self._route, self._new_sender, self._brokers_answer, self._sink = source, route, new_sender, brokers_answer, sink
         self._throttle = LogThrottle()
         self.counts = CdcCounts()
 
@@ -320,7 +366,16 @@ class CdcRelay:
             await self._source.open()
             self._throttle.reset("away")
             log.info("change data capture opened the log", slot=self._source.name, database=self._source.address)
-            session = CdcSession(self._source, self._route, sender, stop=stop, counts=self.counts, throttle=self._throttle, sink=self._sink)
+            session = CdcSession(
+                self._source,
+                self._route,
+                sender,
+                brokers_answer=self._brokers_answer,
+                stop=stop,
+                counts=self.counts,
+                throttle=self._throttle,
+                sink=self._sink,
+            )
             tasks = [
                 asyncio.create_task(session.relay(), name="ackwise change data capture"),
                 asyncio.create_task(session.keep(), name="ackwise heartbeat of change data capture"),

@@ -12,15 +12,16 @@ import dataclasses
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import AckwiseError, PublishRefused, StoreUnavailable
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.keys import refuse_async
 from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, SendFailed
 from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
-from ackwise.middleware.storage.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent, UnreadableRow
+from ackwise.middleware.storage.outbox import SHARDS, Failed, Holder, OutboxRow, OutboxStore, RowState, Sent, UnreadableRow
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
+from ackwise.plugin.outbox.outboxwindow import failure_of
 from ackwise.plugin.outbox.readsize import ReadSize
 
 
@@ -45,6 +46,16 @@ class Aside(enum.Enum):
 Verdict = ChangeMessage | Aside
 
 
+class Failures(NamedTuple):
+    """What became of changes that Kafka did not acknowledge."""
+
+    parked: Sequence[ChangeMessage] = ()
+    again_in: float | None = None
+    """Seconds until the first of those that wait in the table is due; `None` if there are none."""
+    held: Sequence[ChangeMessage] = ()
+    """In no table, so that the log waits for them."""
+
+
 class Route(Protocol):
     """What becomes of changes. All methods may raise `Unavailable`: then another session starts where the position stands."""
 
@@ -54,8 +65,8 @@ class Route(Protocol):
     async def begin(self) -> None:
         """A session starts, and this process is the one that reads. Raises `ConfigurationError`."""
 
-    async def keep(self) -> bool:
-        """A few seconds have passed; whether the table is to be looked into."""
+    async def keep(self) -> float | None:
+        """Renew what has to be renewed, every few seconds; the seconds until the table is to be looked into, if it is."""
         ...
 
     def judge(self, change: Change) -> Verdict:
@@ -67,14 +78,16 @@ class Route(Protocol):
         ...
 
     async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
-        """Those that may be sent; the others wait in the table behind a parked row of their key."""
+        """Those that may be sent; the others wait in the table behind an earlier row of their key."""
         ...
 
     async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         """Kafka acknowledged these, and their events are durable."""
 
-    async def refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
-        """Kafka refuses this for good: park it, or raise an `AckwiseError`, which ends the relay before it."""
+    async def failed(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> Failures:
+        """Kafka did not acknowledge these: write down what can wait in a table. Raise `PublishRefused`, which ends the relay, for what can
+        neither wait nor be parked."""
+        ...
 
     async def end(self) -> None:
         """Finish what is under way; the session ends. Raises nothing of the store's."""
@@ -107,9 +120,9 @@ class MappedRows:
     async def begin(self) -> None:
         """Do nothing."""
 
-    async def keep(self) -> bool:
+    async def keep(self) -> float | None:
         """There is no table to look into."""
-        return False
+        return None
 
     def judge(self, change: Change) -> Verdict:
         """Return the function's verdict. Raise `UnreadableChange` with the place of an error, not its text, which may quote a row."""
@@ -143,13 +156,16 @@ class MappedRows:
     async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         """Do nothing: only the position is stored."""
 
-    async def refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
-        """Raise `PublishRefused`."""
-        raise PublishRefused(
-            f"{failure.cause}: message {change_message.message.message_id}, committed at {change_message.position}; "
-            "nothing from there on is sent. "
-            f"Let the topic take it, or let {self._name} return None for it, and start again"
-        )
+    async def failed(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> Failures:
+        """Hold the log. Raise `PublishRefused`."""
+        for change_message, failure in failed:
+            if not failure.retriable:
+                raise PublishRefused(
+                    f"{failure.cause}: message {change_message.message.message_id}, committed at {change_message.position}; "
+                    "nothing from there on is sent. "
+                    f"Let the topic take it, or let {self._name} return None for it, and start again"
+                )
+        return Failures(held=[change_message for change_message, _ in failed])
 
     async def end(self) -> None:
         """Do nothing."""
@@ -179,21 +195,31 @@ _GATHER: Final = 0.02
 #: Messages that were sent from the table and are not sent again when the log comes to them. More are sent twice, under one id.
 _SWEPT: Final = 100_000
 
-#: Why a row stays in the table.
-_HELD: Final = "it waits behind a parked row of its key"
+#: Seconds after which a row that the log told of is looked for again: the log reports a commit a moment before a statement sees it.
+_SEEN_AFTER: Final = (0.02, 0.2)
 
 
 class OutboxRows:
-    """The route of the outbox `store`. `read_row` makes a row of what the log says; `owner` is the name of the only reader."""
+    """The route of the outbox `store`. `read_row` makes a row of what the log says; `owner` is the name of the only reader.
+
+    A row that Kafka does not acknowledge waits in the table with its key, and is parked once it has failed `max_attempts` times.
+    """
 
     def __init__(
-        self, store: OutboxStore, read_row: Callable[[Change], OutboxRow | None], *, owner: str, name: str, on_error: str = "block"
+        self,
+        store: OutboxStore,
+        read_row: Callable[[Change], OutboxRow | None],
+        *,
+        owner: str,
+        name: str,
+        on_error: str = "block",
+        max_attempts: int = 30,
     ) -> None:
         self._store, self._read_row, self._owner, self._name = store, read_row, owner, name
-        self._blocks = on_error == "block"
+        self._blocks, self._max_attempts = on_error == "block", max_attempts
         self._tokens: dict[int, int] = {}
-        self._parked: dict[int, tuple[str, bytes] | None] = {}
-        self._keys: dict[tuple[str, bytes], int] = {}  #: of parked rows, with the first of each: what is older goes
+        self._failed: set[int] = set()  #: rows that wait in the table, or are parked
+        self._keys: dict[tuple[str, bytes], int] = {}  #: that wait for one of them, with the first of each: what is older goes
         self._swept: OrderedDict[str, None] = OrderedDict()
         self._undeleted: dict[int, Sent] = {}
         self._unseen: list[Sent] = []
@@ -213,12 +239,11 @@ class OutboxRows:
         await self._own()
         await self._delete()
 
-    async def keep(self) -> bool:
-        """Renew the lease. Return whether to poll the table: a row of it is due again, or it was not polled for a while."""
+    async def keep(self) -> float | None:
+        """Renew the lease. Return when a row of the table is due again; at once if it was not looked into for a while."""
         await self._own()
         self._keeps += 1
-        due = await self._store.next_due(self._tokens)
-        return (due is not None and due <= 0) or self._keeps % _LOOK_EVERY == 0
+        return 0.0 if self._keeps % _LOOK_EVERY == 0 else await self._store.next_due(self._tokens)
 
     async def _own(self) -> None:
         self._tokens = dict(await self._store.own(self._owner, lease=_LEASE, share=SHARDS))
@@ -227,27 +252,28 @@ class OutboxRows:
 
     def judge(self, change: Change) -> Verdict:
         """An insert to be sent is sent from the log; an update that lets a row go is looked up in the table."""
+        row: Any = change.row
         if change.operation is Operation.UPDATE:
-            is_new = change.row["state"] == RowState.LOCAL_COMMIT and change.row["message_id"] not in self._swept
-            return Aside.TABLE if is_new else Aside.NOTHING
+            lets_go = row["state"] == RowState.LOCAL_COMMIT and row["attempts"] == 0 and not row["behind"]
+            return Aside.TABLE if lets_go and row["message_id"] not in self._swept else Aside.NOTHING
         try:
             row = self._read_row(change)
         except UnreadableRow as error:
             self._unreadable.append(error)
             return Aside.TABLE
-        if row is None or row.id in self._parked or row.message.message_id in self._swept:
+        if row is None or row.id in self._failed or row.message.message_id in self._swept:
             return Aside.NOTHING
         return ChangeMessage(row.message, change.position, row)
 
     async def waiting(self) -> Sequence[ChangeMessage]:
         """The next rows of the table that are due, by id.
 
-        What is parked is learnt again each time: a row that was requeued meanwhile lets its key go, and would be held forever.
+        What failed is learnt again each time: a row that was sent or requeued meanwhile lets its key go, and would be held forever.
         """
         await self._finish_deletion()
         await self._delete()
         await self._free()
-        await self._learn_parked()
+        await self._learn_failed()
         while True:
             while self._unreadable:
                 await self._park_unreadable(self._unreadable[0])
@@ -271,13 +297,13 @@ class OutboxRows:
 
     async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
         """Another program wrote it so; nothing waits for it forever. Raises `UnreadableChange` if it is not in the table."""
-        if unreadable.id in self._parked:
+        if unreadable.id in self._failed:
             return
-        if not await self._is_written([Failed(unreadable.id, unreadable.shard, str(unreadable), None)]):
+        if not await self._is_written(Failed(unreadable.id, unreadable.shard, str(unreadable), None)):
             raise UnreadableChange(
                 f"outbox {self._name}: {unreadable}; it is not in the table and can't be parked, and nothing behind it in the log is sent"
             )
-        await self._learn_parked()
+        await self._learn_failed()
         log.error(
             "outbox row unreadable and parked",
             outbox=self._name,
@@ -288,33 +314,36 @@ class OutboxRows:
 
     async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
         """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
-        if not self._keys:
+        held = [change_message.row for change_message in change_messages if change_message.row and self._is_held(change_message.row)]
+        if not held:
             return change_messages
-        return [
-            change_message
-            for change_message in change_messages
-            if not self._is_held(change_message.row) or not await self._is_in_table(change_message)
-        ]
-
-    def _is_held(self, row: OutboxRow | None) -> bool:
-        key = self._key(row)
-        return row is not None and key is not None and row.id > self._keys.get(key, row.id)
-
-    async def _is_in_table(self, change_message: ChangeMessage) -> bool:
-        """Whether the row can wait in the table; one that the log told of gets the reason written at it, which shows that it is there."""
-        if not change_message.position:
-            return True
-        row = change_message.row
-        assert row is not None, "an outbox has rows"
         await self._finish_deletion()
-        return await self._is_written([Failed(row.id, row.shard, _HELD, 0.0)])
+        waiting = await self._store.hold([row.id for row in held])
+        for delay in _SEEN_AFTER:
+            if unseen := [row.id for row in held if row.id not in waiting]:
+                await asyncio.sleep(delay)
+                waiting |= await self._store.hold(unseen)
+        return [change_message for change_message in change_messages if change_message.row is None or change_message.row.id not in waiting]
 
-    async def _is_written(self, failed: Sequence[Failed]) -> bool:
-        """Whether the row was there to be written; the log reports a commit a moment before a statement sees it."""
-        for delay in (0.02, 0.2, 0.0):
-            if await self._store.failed(failed, self._tokens):
+    def _is_held(self, row: OutboxRow) -> bool:
+        key = self._key(row)
+        return key is not None and row.id > self._keys.get(key, row.id)
+
+    async def _written(self, failures: Sequence[Failed]) -> set[int]:
+        """Write failures down; return the ids of those that were there to be written."""
+        ids = {failure.id for failure in failures}
+        if await self._store.failed(failures, self._tokens) == len(ids):
+            return ids
+        await self._learn_failed()
+        return {failure.id for failure in failures if failure.id in self._failed or await self._is_written(failure)}
+
+    async def _is_written(self, failed: Failed) -> bool:
+        """Whether the row was there to be written."""
+        for delay in (*_SEEN_AFTER, None):
+            if await self._store.failed([failed], self._tokens):
                 return True
-            await asyncio.sleep(delay)
+            if delay is not None:
+                await asyncio.sleep(delay)
         return False
 
     async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
@@ -329,17 +358,32 @@ class OutboxRows:
         if self._deleting is None:
             self._deleting = asyncio.create_task(self._delete_all(), name="ackwise deletes sent rows of the outbox")
 
-    async def refuse(self, change_message: ChangeMessage, failure: SendFailed) -> None:
-        """Park the row. Raises `PublishRefused` if it is not in the table, where alone it could be parked."""
-        row = change_message.row
-        assert row is not None, "an outbox has rows"
+    async def failed(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> Failures:
+        """Let the rows wait in the table with their keys, or park them. Raise `PublishRefused` for a refused one that is not there."""
         await self._finish_deletion()
-        if not await self._store.failed([Failed(row.id, row.shard, failure.cause, None)], self._tokens):
-            raise PublishRefused(
-                f"{failure.cause}: row {row.id} of the outbox {self._name} is not in the table and can't be parked; nothing from there "
-                "on is sent. Let the topic take it, and start again"
-            )
-        self._park(row.id, self._key(row))
+        parked, held, again = list[ChangeMessage](), list[ChangeMessage](), list[float]()
+        pairs = [
+            (row, answer, failure_of(row, answer, max_attempts=self._max_attempts)) for (_, _, row), answer in failed if row is not None
+        ]
+        written = await self._written([failure for _, _, failure in pairs])
+        for (change_message, _), (row, answer, failure) in zip(failed, pairs, strict=True):
+            if row.id not in written:
+                if not answer.retriable:
+                    raise PublishRefused(
+                        f"{failure.cause}: row {row.id} of the outbox {self._name} is not in the table and can't be parked; nothing from "
+                        "there on is sent. Let the topic take it, and start again"
+                    )
+                held.append(change_message)
+                continue
+            self._note(Holder(row.id, row.message.topic, row.message.key, failure.again_in is None))
+            if failure.again_in is None:
+                parked.append(change_message)
+                self._log_parked(row, failure)
+            else:
+                again.append(failure.again_in)
+        return Failures(parked, min(again, default=None), held)
+
+    def _log_parked(self, row: OutboxRow, failure: Failed) -> None:
         log.error(
             "outbox row parked",
             outbox=self._name,
@@ -378,20 +422,21 @@ class OutboxRows:
             for row in new:
                 del self._undeleted[row.id]
 
-    async def _learn_parked(self) -> None:
-        """Which rows are parked, and whose keys wait for them: those that sending failed for, not those that no check-back decided."""
-        self._parked.clear()
+    async def _learn_failed(self) -> None:
+        """Which rows failed, and whose keys wait for them."""
+        self._failed.clear()
         self._keys.clear()
         after = 0
-        while page := await self._store.parked(limit=_ROWS, after=after):
+        while page := await self._store.holders(limit=_ROWS, after=after):
             after = page[-1].id
-            for each in page:
-                self._park(each.id, (each.topic, each.key) if each.key is not None and each.attempts > 0 else None)
+            for holder in page:
+                self._note(holder)
 
-    def _park(self, row: int, key: tuple[str, bytes] | None) -> None:
-        self._parked[row] = key
-        if self._blocks and key is not None:
-            self._keys[key] = min(row, self._keys.get(key, row))
+    def _note(self, holder: Holder) -> None:
+        self._failed.add(holder.id)
+        if holder.key is not None and (self._blocks or not holder.is_parked):
+            key = holder.topic, holder.key
+            self._keys[key] = min(holder.id, self._keys.get(key, holder.id))
 
     def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
         return None if row is None or row.message.key is None else (row.message.topic, row.message.key)

@@ -141,14 +141,15 @@ def rule(
         elif isinstance(answer, Acked):
             ruling.sent.append((row, answer))
         else:
-            failure = _failure(row, answer, max_attempts, rng)
+            failure = failure_of(row, answer, max_attempts=max_attempts, rng=rng)
             ruling.failed.append((row, answer, failure))
             if key is not None:
                 (parked if failure.again_in is None and not parked_blocks else ruling.stopped).add(key)
     return ruling
 
 
-def _failure(row: OutboxRow, answer: SendFailed, max_attempts: int, rng: random.Random | None) -> Failed:
+def failure_of(row: OutboxRow, answer: SendFailed, *, max_attempts: int, rng: random.Random | None = None) -> Failed:
+    """Return what to write down of a row that was not acknowledged: when it is tried again, or that it is parked."""
     attempts = row.attempts + 1
     if not answer.retriable:
         return Failed(row.id, row.shard, answer.cause, None)

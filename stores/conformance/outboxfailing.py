@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ackwise.middleware.message.outgoing import Outgoing
-from ackwise.middleware.storage.outbox import Failed, OutboxStore, Parked, RowState
+from ackwise.middleware.storage.outbox import CheckAnswer, Failed, Holder, OutboxStore, Parked, RowState, TransactionOutcome
 from ackwise.stores.conformance.outboxwriting import OutboxScene, message
 
 _MONTH = 30 * 86400.0
@@ -213,6 +213,27 @@ class OutboxFailing:
             given += [row.message.value for row in some]
             scene.sent(some, shards)
         assert given == [b"%d" % number for number in range(1500)]
+
+    def test_rows_that_failed_are_told_by_id(self, scene: OutboxScene) -> None:
+        scene.commit(*(message(b"%d" % number, key=b"k%d" % number) for number in range(4)), message(b"4"))
+        shards, rows = scene.own(), scene.pending()
+        scene.fail(shards, rows[0], None)
+        scene.fail(shards, rows[1], _LATER)
+        scene.fail(shards, rows[3], _NOW)
+        scene.fail(shards, rows[4], _LATER)
+        scene.run(scene.outbox.prepare([message(b"half", key=b"k")], "tx", producer_group="shop", first_check=0.0))
+        (half,) = scene.run(scene.outbox.due_checks("shop", limit=1, lease=60.0))
+        scene.run(scene.outbox.answered([CheckAnswer(half.id, TransactionOutcome.UNKNOWN, again_in=None)]))
+        ids = [row.id for row in rows]
+        found = scene.run(scene.outbox.holders())
+        assert found == [
+            Holder(ids[0], "orders", b"k0", True),
+            Holder(ids[1], "orders", b"k1", False),
+            Holder(ids[3], "orders", b"k3", False),
+            Holder(ids[4], "orders", None, False),
+        ]
+        assert scene.run(scene.outbox.holders(limit=2)) == found[:2]
+        assert scene.run(scene.outbox.holders(limit=2, after=ids[1])) == found[2:]
 
     def test_rows_are_held_behind_an_earlier_one_if_they_are_there(self, scene: OutboxScene) -> None:
         scene.commit(message(b"a1", key=b"a"), message(b"a2", key=b"a"), message(b"b1", key=b"b"))

@@ -23,6 +23,7 @@ from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Outgoing, new_message_id
 from ackwise.middleware.storage.outbox import (
     CheckAnswer,
+    Holder,
     OutboxRow,
     OutboxTransaction,
     Parked,
@@ -157,6 +158,12 @@ def prepared_of(row: Sequence[Any]) -> Prepared:
         return Prepared(id, _message(topic, *message), text_of(tx_id), int(checks), int(created_ms), *names)
     except Exception as error:  # noqa: BLE001  # see `read_row`
         raise _unreadable(id, 0, topic, error) from None
+
+
+def holder_of(row: Sequence[Any]) -> Holder:
+    """Return the row that could not be sent, with what can be read of it."""
+    id, topic, key, state = row
+    return Holder(id, shown_text(topic), _bytes(key), state == RowState.MESSAGE_ERROR)
 
 
 def parked_of(row: Sequence[Any]) -> Parked:

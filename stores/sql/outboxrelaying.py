@@ -12,6 +12,7 @@ from ackwise.middleware.storage.outbox import (
     MOST_BYTES,
     CheckAnswer,
     Failed,
+    Holder,
     OutboxRow,
     Prepared,
     RowState,
@@ -20,7 +21,7 @@ from ackwise.middleware.storage.outbox import (
     UnreadableRow,
     key_hash,
 )
-from ackwise.stores.protocol.outbox import DECIDED, Shard, cause_of, columns_of, divide, prepared_of, row_of, state_of, text_of
+from ackwise.stores.protocol.outbox import DECIDED, Shard, cause_of, columns_of, divide, holder_of, prepared_of, row_of, state_of, text_of
 from ackwise.stores.sql.operation import Failure, Problem, Steps
 from ackwise.stores.sql.outboxdialect import DUE_COLUMNS, OF_RELAY, Dialect, Operations, asked, changed, missing_rights
 
@@ -38,6 +39,17 @@ _RELAYS: Final = "SELECT count(*) FROM {relays} WHERE leased_until > {now}"
 _CLAIM: Final = "{claiming} INTO {meta} (name, value) VALUES ('relay_kind', :kind) {keeping}"
 _KIND: Final = "SELECT value FROM {meta} WHERE name = 'relay_kind'"
 _RELEASE: Final = "DELETE FROM {meta} WHERE name = 'relay_kind'"
+_HOLDERS: Final = """
+SELECT id, topic, message_key, state FROM (
+    SELECT id, topic, message_key, state FROM {rows} {by_due}
+    WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NOT NULL AND attempts > 0 AND id > :after ORDER BY id LIMIT :limit
+) AS again
+UNION ALL
+SELECT id, topic, message_key, state FROM (
+    SELECT id, topic, message_key, state FROM {rows} {by_due}
+    WHERE state = {MESSAGE_ERROR} AND attempts > 0 AND id > :after ORDER BY id LIMIT :limit
+) AS parked ORDER BY id LIMIT :limit
+"""
 _THERE: Final = "SELECT id FROM {rows} {by_id} WHERE id {among ids} AND state = {LOCAL_COMMIT}"
 _NEXT_DUE: Final = """
 SELECT {until min(next_at)} FROM {rows} {by_due}
@@ -196,6 +208,10 @@ class Relaying(Operations):
         return changed(
             (yield from self._sql.write(*self._sql.say_all(self._sql.locking, **mine), *self._sql.each("{failed}", failing, **mine)))
         )
+
+    @asked(repeats=True)
+    def holders(self, *, limit: int = 500, after: int = 0) -> Steps[list[Holder]]:
+        return [holder_of(row) for row in (yield from self._sql.read(self._sql.say(_HOLDERS, limit=limit, after=after)))]
 
     async def wait_for_rows(self, at_most: float) -> None:
         """See `RelayStore.wait_for_rows`; commits of other processes end the wait only where the database notifies."""

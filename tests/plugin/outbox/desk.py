@@ -162,6 +162,9 @@ class Store:
     async def hold(self, ids: Collection[int]) -> Any:
         return await self._call("hold", ids)
 
+    async def holders(self, **how: Any) -> Any:
+        return await self._call("holders", **how)
+
     async def next_due(self, shards: Mapping[int, int]) -> Any:
         return await self._call("next_due", shards)
 

@@ -15,7 +15,7 @@ from tests.plugin.outbox.cdc.world import World
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.changes import Change
 from ackwise.plugin.outbox.cdcrelay import CdcRelay
-from ackwise.plugin.outbox.cdcroutes import MappedRows, OpenSender, OutboxRows, Route
+from ackwise.plugin.outbox.cdcroutes import MappedRows, OutboxRows, Route
 from ackwise.stores.mysql.binlog import MySQLChanges
 from ackwise.stores.mysql.outbox import MySQLOutbox
 
@@ -44,8 +44,8 @@ class BinlogWorld(World):
             if mapping is not None
             else OutboxRows(store, source.outbox_row, owner="cdc/ackwise", name="shop", on_error=on_error)
         )
-        kafka: OpenSender = self.kafka
-        return CdcRelay(source, route, new_sender=lambda: kafka, sink=self.sink)
+        kafka = self.kafka
+        return CdcRelay(source, route, new_sender=lambda: kafka, brokers_answer=kafka.answers, sink=self.sink)
 
     def silence(self, relay: CdcRelay) -> None:
         async def nothing() -> None:

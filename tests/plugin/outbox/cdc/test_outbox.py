@@ -190,6 +190,68 @@ async def test_a_parked_row_that_skips_holds_nothing(world: World) -> None:
         assert len(await world.outbox.parked()) == 1
 
 
+async def test_a_row_of_a_missing_topic_waits_in_the_table_and_the_log_goes_on(any_world: World) -> None:
+    any_world.kafka.missing = {"misspelt"}
+    async with any_world.running() as relay:
+        async with any_world.outbox.transaction(any_world.database) as outbox:
+            outbox.send("misspelt", b"1", key=b"k")
+            outbox.send("orders", b"2", key=b"k")
+            outbox.send("misspelt", b"3", key=b"k")
+        await until(lambda: any_world.kafka.values == [b"2"] and relay.counts.position is not None)
+        await any_world.write(b"4", key=b"k")
+        await until(lambda: any_world.kafka.values == [b"2", b"4"])
+        left = [(2, True), (2, False)]
+        await until(lambda: any_world.rows("SELECT state, attempts > 0 FROM ackwise_outbox ORDER BY id"), lambda rows: rows == left)
+    async with any_world.running():  # the key waits in the next session, too
+        async with any_world.outbox.transaction(any_world.database) as outbox:
+            outbox.send("misspelt", b"5", key=b"k")
+        await any_world.write(b"6", key=b"k")
+        await until(lambda: any_world.kafka.values == [b"2", b"4", b"6"])
+        any_world.kafka.missing = set()
+        await any_world.is_sent_and_deleted(b"1", b"3", b"5")
+    assert any_world.kafka.values == [b"2", b"4", b"6", b"1", b"3", b"5"]
+
+
+async def test_a_row_that_has_failed_too_often_is_parked_and_holds_its_key(world: World) -> None:
+    world.kafka.missing = {"misspelt"}
+    relay = world.relay()
+    relay._route._max_attempts = 2  # type: ignore[attr-defined]
+    async with world.running(relay):
+        async with world.outbox.transaction(world.database) as outbox:
+            outbox.send("misspelt", b"1", key=b"k")
+            outbox.send("misspelt", b"2", key=b"k")
+        await until(world.outbox.parked)
+        (parked,) = await world.outbox.parked()
+        assert (parked.attempts, parked.cause) == (2, "no such topic; it has failed 2 times")
+        assert relay.counts.parked == 1
+        await world.waits(1)
+
+
+async def test_an_outage_of_all_brokers_is_no_attempt(world: World) -> None:
+    async with world.running():
+        world.kafka.down = True
+        await world.write(b"1", key=b"k")
+        await until(lambda: world.kafka.asked >= 3)
+        assert await world.rows("SELECT attempts FROM ackwise_outbox") == [(0,)]
+        world.kafka.down = False
+        await world.is_sent_and_deleted(b"1")
+
+
+async def test_a_row_of_a_missing_topic_that_is_in_no_table_holds_the_log(world: World) -> None:
+    world.kafka.missing = {"misspelt"}
+    async with world.running() as relay:
+        async with world.database.transaction():
+            async with world.outbox.transaction(world.database) as outbox:
+                outbox.send("misspelt", b"1")
+            await world.database.execute("DELETE FROM ackwise_outbox")
+        await world.write(b"2")
+        await until(lambda: world.kafka.asked >= 3)
+        assert relay.counts.position is None
+        world.kafka.missing = set()
+        await until(lambda: relay.counts.position is not None)
+    assert b"1" in world.kafka.values
+
+
 async def test_a_refused_row_that_is_not_in_the_table_stops_the_relay_before_it(world: World) -> None:
     world.kafka.refuse = lambda message: message.value == b"bad"
     async with world.ends_with(PublishRefused, "is not in the table and can't be parked"), world.database.transaction():

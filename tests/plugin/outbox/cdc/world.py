@@ -16,13 +16,14 @@ from tests.waiting import PATIENCE, until
 from ackwise.middleware.message.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.storage.changes import Change
 from ackwise.plugin.outbox.cdcrelay import CdcRelay
-from ackwise.plugin.outbox.cdcroutes import MappedRows, OpenSender, OutboxRows, Route
+from ackwise.plugin.outbox.cdcroutes import MappedRows, OutboxRows, Route
 from ackwise.stores.postgres.outbox import PostgresOutbox
 from ackwise.stores.postgres.replication import PostgresChanges
 
 __all__ = ["Kafka", "World", "close_outbox", "database_of", "until"]
 
 AWAY = SendFailed("Kafka is unavailable", retriable=True, error="KafkaConnectionError")
+MISSING = SendFailed("no such topic", retriable=True, error="UnknownTopicOrPartitionError")
 BEHIND = SendFailed("an earlier message was not acknowledged", retriable=True)
 
 
@@ -35,6 +36,7 @@ class Kafka:
         self.largest = 0
         self.down = False
         self.refuse: Callable[[Outgoing], bool] = lambda _: False
+        self.missing: set[str] = set()  #: topics that no message is acknowledged of
         self.gate: asyncio.Event | None = None
 
     @property
@@ -51,6 +53,9 @@ class Kafka:
     async def stop(self) -> None:
         pass
 
+    async def answers(self) -> bool:
+        return not self.down
+
     async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
         self.asked += 1
         self.largest = max(self.largest, len(messages))
@@ -64,6 +69,10 @@ class Kafka:
                 answers.append(AWAY)
             elif message.key is not None and (message.topic, message.key) in stopped:
                 answers.append(BEHIND)
+            elif message.topic in self.missing:
+                answers.append(MISSING)
+                if stop_keys:
+                    stopped.add((message.topic, message.key))
             elif self.refuse(message):
                 answers.append(SendFailed("the message is too large", retriable=False, error="MessageSizeTooLargeError"))
                 if stop_keys:
@@ -101,8 +110,8 @@ class World:
                 on_error=on_error,
             )
         )
-        kafka: OpenSender = self.kafka
-        return CdcRelay(source, route, new_sender=lambda: kafka, sink=self.sink)
+        kafka = self.kafka
+        return CdcRelay(source, route, new_sender=lambda: kafka, brokers_answer=kafka.answers, sink=self.sink)
 
     @asynccontextmanager
     async def running(self, relay: CdcRelay | None = None) -> AsyncIterator[CdcRelay]:
