@@ -99,6 +99,8 @@ class OnItsWay(NamedTuple):
     timestamps: Sequence[int]
     is_alone: bool
     """No other message can be in its batch."""
+    given_at: float
+    """By the clock of the event loop, in seconds."""
 
     def acked(self, place: int) -> Acked:
         """Where the message at `place` was written. Raises what its batch failed with; a cancellation is an error of the client."""
@@ -155,7 +157,7 @@ class IdempotentClient:
         first = messages[0]
         if len(messages) == 1 and not alone and (first.key is not None or first.value is not None):
             sent = await self._producer.send(first.topic, first.value, first.key, partition, headers=list(first.sent_headers))
-            return OnItsWay(partition, messages, self._watched(sent), [-1], False)
+            return OnItsWay(partition, messages, self._watched(sent), [-1], False, _now())
         # A batch of our own costs one future, not one for each message, and holds one without key and value, which `send` takes for a slip.
         batch = self._producer.create_batch()
         timestamps: list[int] = []
@@ -169,7 +171,7 @@ class IdempotentClient:
             timestamps.append(added.timestamp)
         batch.close()
         sent = await self._producer.send_batch(batch, first.topic, partition=partition)
-        return OnItsWay(partition, messages[: len(timestamps)], self._watched(sent), timestamps, len(timestamps) == 1)
+        return OnItsWay(partition, messages[: len(timestamps)], self._watched(sent), timestamps, len(timestamps) == 1, _now())
 
     async def close(self, *, within: float) -> int:
         """Wait up to `within` seconds for what is under way, and close. Return how many batches were not acknowledged. Raises nothing."""
@@ -191,6 +193,10 @@ class IdempotentClient:
         self._under_way.discard(future)
         if future.cancelled() or future.exception() is not None:
             self._is_spoiled = True
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def connected(settings: SenderSettings, options: Mapping[str, object], *, timeout: float) -> IdempotentClient:

@@ -132,8 +132,10 @@ class Producer:
     Each message has an id in the header `message-id`. Within one client nothing is written twice; where a client can't go on, another
     one may write what had no answer again, under the same id: consumers that use `Dedup(key=message_id)` run it once.
 
-    Errors that may pass are tried again after 1 s × 1.6ⁿ, within `timeout` seconds in all. With an `outbox` (a URL or an open store),
-    what has no answer by then is saved there, and the answer says so.
+    Errors that may pass are tried again: at once, then after 1 s × 1.6ⁿ (± 20 %, at most 120 s). There are at most `attempts` tries, the
+    first included (`None`: any number), and no send waits longer than `timeout` seconds for its answer, all tries together. These are
+    RocketMQ's bounds (`retryTimesWhenSendFailed` + 1 and `sendMsgTimeout`), and its back-off, which is that of gRPC's connections. With an
+    `outbox` (a URL or an open store), what has no answer by then is saved there, and the answer says so.
 
     `group` names the producer in events and logs; what is sent with `delay=` or `at=` waits for the workers of the app of that name,
     which has `delayed_sends=True`; `topic_names` and `clock_skew` are that app's. `events` takes PRODUCED and PRODUCE_FAILED: a folder,
@@ -147,6 +149,7 @@ class Producer:
         group: str = "producer",
         events: str | os.PathLike[str] | Events | EventSink | None = None,
         outbox: str | OutboxStore | None = None,
+        attempts: int | None = None,
         timeout: float | str = 120.0,
         close_timeout: float | str = 30.0,
         compression: str | None = None,
@@ -164,7 +167,14 @@ class Producer:
         """`sender`, `clock`, `wall`, `sleep` and `rng` are for tests: `sender` is neither started nor stopped."""
         settings = HostSettings(brokers, group, client_id=client_id, client_options=client_options or {}, topic_names=topic_names)
         self._group = group
+        if attempts is not None and (type(attempts) is not int or attempts < 1):
+            raise ConfigurationError(
+                f"attempts of Producer is {attempts!r}; give a number from 1, or None for as many as its timeout allows"
+            )
+        self._attempts = attempts
         self._timeout = parse_duration(timeout, what="timeout of Producer")
+        if not self._timeout:
+            raise ConfigurationError("timeout of Producer is 0, in which nothing is sent; give the seconds that a send may take")
         self._close_timeout = parse_duration(close_timeout, what="close_timeout of Producer")
         if compression is not None and compression not in _CODECS:
             raise ConfigurationError(f"compression of Producer is {compression!r}; it is {', '.join(map(repr, _CODECS))}, or None")
@@ -315,23 +325,32 @@ class Producer:
         return send_later(message, due, now_ms=now_ms, group=self._group, topic=self._delay_topic, clock_skew=self._clock_skew)
 
     async def _deliver(self, messages: Sequence[Outgoing]) -> list[SendAnswer]:
-        """Send until each is acknowledged or refused, or its time is over, which is short where its topic is missing."""
-        began, failures = self._clock(), 0
-        answers = await self._sender.send_many(messages)
-        while again := [place for place, found in enumerate(answers) if isinstance(found, SendFailed) and found.retriable]:
-            failures += 1
-            wait = retry_delay(failures, rng=self._rng)
+        """Send until each is acknowledged or refused, or its tries or its time are over; the time is short where its topic is missing."""
+        began, tries = self._clock(), 1
+        answers = await self._try(messages, self._timeout)
+        while self._attempts is None or tries < self._attempts:
+            wait = retry_delay(tries - 1, rng=self._rng) if tries > 1 else 0.0
             after = self._clock() + wait - began
             missing = min(self._timeout, _MISSING_WITHIN)
-            again = [place for place in again if after <= (missing if _is_missing(answers[place]) else self._timeout)]
+            again = [place for place, found in enumerate(answers) if isinstance(found, SendFailed) and found.retriable]
+            again = [place for place in again if after < (missing if _is_missing(answers[place]) else self._timeout)]
             if not again or not await self._rest(wait):
-                return answers
-            for place, found in zip(again, await self._sender.send_many([messages[place] for place in again]), strict=True):
-                answers[place] = found
+                break
+            found = await self._try([messages[place] for place in again], self._timeout - (self._clock() - began))
+            for place, each in zip(again, found, strict=True):
+                answers[place] = each
+            tries += 1
         return answers
+
+    async def _try(self, messages: Sequence[Outgoing], within: float) -> list[SendAnswer]:
+        if isinstance(self._sender, Sender):
+            return await self._sender.send_many(messages, within=within)
+        return await self._sender.send_many(messages)
 
     async def _rest(self, seconds: float) -> bool:
         """Whether there is a next try after that time (seconds): not if the producer gives up meanwhile."""
+        if not seconds:
+            return not self._giving_up.is_set()
         resting = asyncio.ensure_future(self._sleep(seconds))
         giving_up = asyncio.ensure_future(self._giving_up.wait())
         try:

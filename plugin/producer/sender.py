@@ -7,6 +7,7 @@ takes its place. What was not acknowledged before that may be written twice, und
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -135,22 +136,24 @@ class Sender:
         if self._retiring:
             await asyncio.wait(self._retiring)
 
-    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False, within: float | None = None) -> list[SendAnswer]:
         """Send all; one answer for each, in order. Raises nothing but cancellation. The first one connects, if `start` did not.
 
         Of a partition the messages are written in the order of the list. Behind one that failed and may be sent again, none is sent;
         with `stop_keys` none with its key behind one that was refused for good. What was not tried has no `error` in its answer. A
         message that was sent before and had no answer yet is not sent again by the same client: its answer is that of the first one.
+        `within`: seconds after which what has no answer yet is reported as failed; without, only each of its steps has a limit.
         """
         if self._is_stopping:
             return [_STOPPED] * len(messages)
         self._running += 1
         stopped = _StoppedKeys(messages) if stop_keys else None
+        deadline = math.inf if within is None else asyncio.get_running_loop().time() + within
         try:
-            answers = await self._attempt(messages, stopped, is_last=False)
+            answers = await self._attempt(messages, deadline, stopped, is_last=False)
             for is_left, is_last in ((_is_elsewhere, False), (_is_again, True)):
                 if left := [place for place, found in enumerate(answers) if is_left(found)]:
-                    second = await self._attempt([messages[place] for place in left], stopped, is_last=is_last)
+                    second = await self._attempt([messages[place] for place in left], deadline, stopped, is_last=is_last)
                     for place, found in zip(left, second, strict=True):
                         answers[place] = found
             return answers
@@ -158,13 +161,17 @@ class Sender:
             self._running -= 1
             self._has_run.set()
 
-    async def _attempt(self, messages: Sequence[Outgoing], stopped: _StoppedKeys | None, *, is_last: bool) -> list[SendAnswer]:
+    async def _attempt(
+        self, messages: Sequence[Outgoing], deadline: float, stopped: _StoppedKeys | None, *, is_last: bool
+    ) -> list[SendAnswer]:
         """Send the messages of each partition, side by side with those of others; in the last attempt each alone in its batch."""
         answers: list[SendAnswer] = [_BEHIND] * len(messages)
         topics: dict[str, list[int]] = {}
         for number, message in enumerate(messages):
             topics.setdefault(message.topic, []).append(number)
-        sending = [self._send_topic(topic, numbers, messages, answers, stopped, is_last=is_last) for topic, numbers in topics.items()]
+        sending = [
+            self._send_topic(topic, numbers, messages, answers, deadline, stopped, is_last=is_last) for topic, numbers in topics.items()
+        ]
         await asyncio.gather(*sending)
         return answers
 
@@ -174,28 +181,31 @@ class Sender:
         numbers: Sequence[int],
         messages: Sequence[Outgoing],
         answers: list[SendAnswer],
+        deadline: float,
         stopped: _StoppedKeys | None,
         *,
         is_last: bool,
     ) -> None:
         """Answer the messages with these `numbers`, which are those of `topic`: no other topic waits for what is learnt of it."""
-        partitions = await self._partitions(topic, max(messages[number].partition or 0 for number in numbers))
+        partitions = await self._partitions(topic, max(messages[number].partition or 0 for number in numbers), deadline)
         if isinstance(partitions, SendFailed):
             for number in numbers:
                 answers[number] = partitions
             return
         lines = self._lines(topic, partitions, numbers, messages, answers, stopped)
-        sending = [self._send_to(place, [messages[each] for each in chosen], stopped, is_last=is_last) for place, chosen in lines.items()]
+        sending = [
+            self._send_to(place, [messages[each] for each in chosen], deadline, stopped, is_last=is_last) for place, chosen in lines.items()
+        ]
         for chosen, found in zip(lines.values(), await asyncio.gather(*sending), strict=True):
             for number, each in zip(chosen, found, strict=True):
                 answers[number] = each
 
     async def _send_to(
-        self, place: Place, messages: Sequence[Outgoing], stopped: _StoppedKeys | None, *, is_last: bool
+        self, place: Place, messages: Sequence[Outgoing], deadline: float, stopped: _StoppedKeys | None, *, is_last: bool
     ) -> list[SendAnswer]:
         """Send messages of one partition. What waits for its time is to go to another rung if this one does not acknowledge it soon."""
         waits = due_of(messages[0]) is not None
-        deadline = asyncio.get_running_loop().time() + (self._timeout / _RUNGS if waits else self._timeout)
+        deadline = min(deadline, asyncio.get_running_loop().time() + (self._timeout / _RUNGS if waits else self._timeout))
         try:
             answers = await self._send_line(place[1], messages, deadline, stopped, is_last=is_last)
         finally:
@@ -236,17 +246,17 @@ class Sender:
     def _may_try(self, topic: str, partition: int) -> bool:
         return self._silence.may_try((topic, partition))
 
-    async def _partitions(self, topic: str, highest: int) -> Partitions | SendFailed:
+    async def _partitions(self, topic: str, highest: int, deadline: float) -> Partitions | SendFailed:
         """The partitions of `topic`, asked for again if it seems to have no partition `highest`."""
         now = self._clock()
         if (missing := self._missing.get(topic)) is not None and now < missing[0]:
             return missing[1]
         try:
-            client = await self._current(self._timeout)
-            known, available = await answer(client.partitions(topic), within=_LEARN)
+            client = await self._current(min(self._timeout, _left(deadline)))
+            known, available = await answer(client.partitions(topic), within=min(_LEARN, _left(deadline)))
             if highest not in known:
-                await answer(client.learn(), within=_LEARN)
-                known, available = await answer(client.partitions(topic), within=_LEARN)
+                await answer(client.learn(), within=min(_LEARN, _left(deadline)))
+                known, available = await answer(client.partitions(topic), within=min(_LEARN, _left(deadline)))
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing was sent
             failure = _failure(error, topic)
             if isinstance(error, UnknownTopicOrPartitionError):
@@ -299,7 +309,7 @@ class Sender:
             return [_failure(error, topic, is_last=is_last, alone=is_last or len(messages) == 1)]
         await asyncio.wait({sent.future}, timeout=_left(deadline))
         if not sent.future.done():
-            if known is not None:  # it had two times as long: the client may never come back to it
+            if known is not None and _left(sent.given_at + self._timeout) == 0.0:  # the client may never come back to it
                 client.spoil()
             self._remember(sent)
             return [_failure(KafkaTimeoutError(), topic)] * len(places)

@@ -37,10 +37,12 @@ class Desk:
         self.tried: list[list[str]] = []
         self.answers: list[dict[str, SendFailed]] = []  #: of each call, what fails, by message id
         self.always: SendFailed | None = None
+        self.takes = 0.0  #: seconds of each call
 
     async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
         failing = self.answers.pop(0) if self.answers else {}
         self.tried.append([message.message_id for message in messages])
+        self.now += self.takes
         return [failing.get(m.message_id) or self.always or Acked(m.topic, 0, 7, 1_000, m.message_id) for m in messages]
 
     async def sleep(self, seconds: float) -> None:
@@ -76,18 +78,18 @@ async def test_who_sends_to_a_missing_topic_learns_it_within_ten_seconds_and_its
     async with desk.producer() as producer:
         answers = await producer.send_batch([Outgoing("nowhere", b"v", message_id="a"), Outgoing("orders", b"v", message_id="b")])
         assert (answers[0], type(answers[1])) == (MISSING, Acked)
-        assert [len(tried) for tried in desk.tried] == [2, 2, 2, 2, 1, 1, 1]
+        assert [len(tried) for tried in desk.tried] == [2, 2, 2, 2, 2, 1, 1]
         began, desk.always = desk.now, MISSING
         with pytest.raises(PublishUnavailable, match="no such topic"):
             await producer.send("nowhere", b"v")
         assert 2.0 < desk.now - began < 10.0
 
 
-async def test_what_may_pass_is_tried_again_ever_later_under_its_id(desk: Desk) -> None:
-    desk.answers = [{"a": AWAY}] * 5
+async def test_what_may_pass_is_tried_again_at_once_and_then_ever_later_under_its_id(desk: Desk) -> None:
+    desk.answers = [{"a": AWAY}] * 6
     async with desk.producer() as producer:
         assert await producer.send("orders", {"n": 1}, message_id="a") == Acked("orders", 0, 7, 1_000, "a")
-    assert desk.tried == [["a"]] * 6
+    assert desk.tried == [["a"]] * 7
     for waited, expected in zip(desk.slept, [1, 1.6, 2.56, 4.096, 6.5536], strict=True):
         assert 0.8 * expected <= waited <= 1.2 * expected
 
@@ -98,7 +100,49 @@ async def test_all_tries_together_take_no_longer_than_the_timeout(desk: Desk) ->
         with pytest.raises(PublishUnavailable, match="message 'a': the broker is unavailable"):
             await producer.send("orders", b"v", message_id="a")
     assert sum(desk.slept) <= 20
-    assert len(desk.tried) == len(desk.slept) + 1 > 3
+    assert len(desk.tried) == len(desk.slept) + 2 > 3
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3, 6])
+async def test_there_are_no_more_tries_than_attempts(desk: Desk, attempts: int) -> None:
+    desk.always = AWAY
+    async with desk.producer(attempts=attempts, timeout="1h") as producer:
+        with pytest.raises(PublishUnavailable, match="message 'a': the broker is unavailable"):
+            await producer.send("orders", b"v", message_id="a")
+        assert desk.tried == [["a"]] * attempts
+        assert len(desk.slept) == max(0, attempts - 2)
+        assert [type(answer) for answer in await producer.send_batch([Outgoing("orders", b"v")])] == [SendFailed]
+    assert len(desk.tried) == 2 * attempts
+
+
+async def test_without_a_number_of_attempts_the_timeout_alone_ends_the_tries(desk: Desk) -> None:
+    desk.always = AWAY
+    async with desk.producer(timeout="1h") as producer:
+        with pytest.raises(PublishUnavailable):
+            await producer.send("orders", b"v")
+    assert len(desk.tried) > 30
+    assert 100 < max(desk.slept) <= 1.2 * 120
+    assert sum(desk.slept) <= 3600
+
+
+async def test_a_try_that_has_used_the_time_up_is_the_last_one(desk: Desk) -> None:
+    desk.always, desk.takes = AWAY, 3.0
+    async with desk.producer(timeout="3s") as producer:
+        with pytest.raises(PublishUnavailable):
+            await producer.send("orders", b"v")
+    assert len(desk.tried) == 1
+
+
+@pytest.mark.parametrize("silent", ["Produce", "Metadata"])
+async def test_a_send_waits_no_longer_than_its_timeout_for_brokers_that_do_not_answer(kafka: MemoryKafka, silent: str) -> None:
+    async with Producer(kafka.bootstrap, timeout="300ms", close_timeout=0) as producer:
+        if silent == "Produce":
+            await producer.send("orders", b"first")
+        holding, began = kafka.faults.hold(silent), asyncio.get_running_loop().time()
+        with pytest.raises(PublishUnavailable, match="did not acknowledge the message"):
+            await producer.send("orders", b"v")
+        assert asyncio.get_running_loop().time() - began < 3.0
+        holding.end()
 
 
 async def test_what_is_refused_for_good_is_not_tried_again(desk: Desk) -> None:
@@ -152,7 +196,7 @@ async def test_an_outbox_that_is_away_too_leaves_the_failure(desk: Desk, caplog:
 async def test_events_say_what_was_produced_and_what_was_not(desk: Desk) -> None:
     sink, outbox = Sink(), MemoryOutbox()
     await outbox.open()
-    desk.answers = [{"b": REFUSED}, {}, {"d": AWAY}]
+    desk.answers = [{"b": REFUSED}, {}, {"d": AWAY}, {"d": AWAY}]
     async with desk.producer(events=sink, outbox=outbox, timeout=0.1) as producer:
         await producer.send_batch([Outgoing("orders", b"v", message_id=name) for name in "ab"])
         await producer.send("orders", b"v", message_id="c")
@@ -309,6 +353,8 @@ def test_settings_that_can_t_work_are_refused() -> None:
         ({"group": "a b"}, "group is 'a b'"),
         ({"client_options": {"acks": 0}}, "client_options has 'acks'"),
         ({"timeout": -1}, "timeout of Producer is -1"),
+        ({"timeout": 0}, "timeout of Producer is 0, in which nothing is sent"),
+        *(({"attempts": each}, "attempts of Producer is .*; give a number from 1, or None") for each in (0, -1, 1.5, True, "3")),
         ({"outbox": "oracle://x"}, "oracle"),
         ({"compression": "brotli"}, "compression of Producer is 'brotli'; it is 'gzip', 'snappy', 'lz4', 'zstd', or None"),
     ]

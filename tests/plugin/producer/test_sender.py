@@ -253,6 +253,20 @@ async def test_a_message_without_answer_that_is_sent_again_is_not_written_twice(
     await sender.stop()
 
 
+async def test_short_calls_for_one_message_without_answer_cost_no_client(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=5)
+    await sender.start()
+    client, message = sender._client, Outgoing("one", b"v")
+    holding = kafka.faults.hold("Produce")
+    for _ in range(3):
+        assert all(map(may_pass, await sender.send_many([message], within=0.05)))
+    holding.end()
+    assert all(acked(await sender.send_many([message])))
+    assert sender._client is client
+    assert values(kafka, "one") == [b"v"]
+    await sender.stop()
+
+
 async def test_another_message_under_the_id_of_one_without_answer_is_sent(kafka: MemoryKafka) -> None:
     sender = Sender(Settings(kafka.bootstrap), timeout=0.3)
     await sender.start()
