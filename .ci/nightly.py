@@ -5,6 +5,7 @@ python .ci/nightly.py --age     # print when they last ran, on which commit, and
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,26 +19,37 @@ RESULT = CHECKOUT / "tests" / "nightly.json"
 #: Seconds above which a test that is not marked `slow` fails the run.
 LONGEST = 10
 
+#: The suites of the stores and of change data capture that a MariaDB serves; they run once more on a MySQL.
+ON_MYSQL = ["-m", "servers", "-k", "mysql or mariadb or MySQL or MariaDB or binlog", "tests/stores", "tests/plugin/outbox"]
+
 
 def run() -> int:
-    """Run what is marked `nightly`, two files at a time; write the result and return pytest's exit code."""
+    """Run what is marked `nightly`, and the suites of MariaDB on MySQL; write the result and return pytest's exit code."""
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "nightly", f"--max-seconds={LONGEST}", *sys.argv[1:]]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as pytest:
+    code, last = run_pytest(["-m", "nightly", f"--max-seconds={LONGEST}", *sys.argv[1:]])
+    on_mysql, last_on_mysql = run_pytest(ON_MYSQL, {"TESTS_ON_MYSQL": "1"})
+    result = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": git("rev-parse", "--short=12", "HEAD") + ("" if not git("status", "--porcelain") else " and changes"),
+        "result": last,
+        "result_on_mysql": last_on_mysql,
+        "seconds": round(time.monotonic() - started),
+        "passed": code == 0 and on_mysql == 0,
+    }
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    return code or on_mysql
+
+
+def run_pytest(arguments: list[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run pytest, two files at a time; return its exit code and its closing line."""
+    command = [sys.executable, "-m", "pytest", "-n", "2", *arguments]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}) as pytest:
         assert pytest.stdout is not None
         last = ""
         for line in pytest.stdout:
             print(line, end="", flush=True)
             last = line if re.search(r" in [\d.]+s", line) else last
-    result = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": git("rev-parse", "--short=12", "HEAD") + ("" if not git("status", "--porcelain") else " and changes"),
-        "result": last.strip(" =\n"),
-        "seconds": round(time.monotonic() - started),
-        "passed": pytest.returncode == 0,
-    }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    return pytest.returncode
+    return pytest.returncode, last.strip(" =\n")
 
 
 def age() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import Phase, settings
+from tests.databases import mysql
 from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_cluster, redis_server
@@ -87,6 +88,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # after what was chosen on the command line
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if mysql.WANTED else ():
+        if (what := mysql.OF_MARIADB.get(getattr(item, "originalname", ""))) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"needs MariaDB: {what}"))
     tell_of_tests(config, [item.nodeid for item in items if item.get_closest_marker("spark")], guess(items))
 
 

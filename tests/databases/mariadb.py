@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import getpass
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.databases.server import Server, free_port, program, running
+from tests.databases import mysql
+from tests.databases.server import Server, free_port, greets, program, running
 
 #: Options of a server whose log can be read for change data capture.
 WITH_LOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=1", "--sync-binlog=1")
@@ -17,7 +17,11 @@ WITH_LOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FU
 
 @contextmanager
 def mariadb_server(folder: Path, *options: str) -> Iterator[Server]:
-    """A MariaDB while the block runs, whose root has no password. Raises `Missing`."""
+    """A MariaDB while the block runs, whose root has no password; a MySQL in its place if the run wants that. Raises `Missing`."""
+    if mysql.WANTED:
+        with mysql.mysql_server(folder, *options) as server:
+            yield server
+        return
     folder.mkdir(parents=True, exist_ok=True)
     data, port, user = folder / "data", free_port(), getpass.getuser()
     programs = [program("mariadb-install-db"), program("my_print_defaults")]
@@ -29,13 +33,5 @@ def mariadb_server(folder: Path, *options: str) -> Iterator[Server]:
     told = [f"--user={user}", f"--datadir={data}", f"--port={port}", f"--socket={folder / 'socket'}", "--bind-address=127.0.0.1", temporary]
     small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--skip-name-resolve", "--performance-schema=OFF"]
     command = [program("mariadbd"), "--no-defaults", *told, *small, *options]
-    with running(Server(folder, port, command, lambda: _greets(port))) as server:
+    with running(Server(folder, port, command, lambda: greets(port))) as server:
         yield server
-
-
-def _greets(port: int) -> bool:
-    """Whether it sends the packet that starts a session."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
-        connection.settimeout(1.0)
-        return len(connection.recv(5)) == 5
-    return False

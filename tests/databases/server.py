@@ -68,6 +68,14 @@ def free_port() -> int:
             return port
 
 
+def greets(port: int) -> bool:
+    """Whether a MariaDB or MySQL sends the packet that starts a session."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+        connection.settimeout(1.0)
+        return len(connection.recv(5)) == 5
+    return False
+
+
 class Server:
     """`command` is what to run; `is_ready` tells whether it serves; `stop` is what it takes for the wish to shut down.
 

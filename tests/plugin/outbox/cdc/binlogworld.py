@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import asyncmy
+from tests.databases.mysql import said
 from tests.databases.server import Endpoint
 from tests.plugin.outbox.cdc.world import World
 
@@ -60,7 +61,7 @@ class BinlogWorld(World):
         rows: list[Any] = []
         async with self.database.cursor() as cursor:
             for statement in statements:
-                await cursor.execute(statement)
+                await cursor.execute(said(statement))
                 rows = list(await cursor.fetchall()) if cursor.description else []
         return rows
 

@@ -243,7 +243,7 @@ async def test_a_position_inside_a_transaction_is_refused(shop: BinlogWorld) -> 
     file = (await shop.end()).rpartition(":")[0]
     await shop.run("INSERT INTO orders VALUES (1, 'never sent from here', true)")
     events = await shop.run(f"SHOW BINLOG EVENTS IN '{file}'")
-    (inside,) = [row[1] for row in events if row[2] == "Write_rows_v1"][-1:]
+    (inside,) = [row[1] for row in events if row[2].startswith("Write_rows")][-1:]
     await shop.run(f"UPDATE ackwise_cdc SET log_file = '{file}', log_position = {inside}")
     await shop.refuses(UnreadableChange, "the position is inside a transaction", orders(shop))
     assert not shop.kafka.sent
