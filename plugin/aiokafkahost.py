@@ -35,6 +35,7 @@ from ackwise.plugin.handlers.lifespan import StoppedWhileStarting
 from ackwise.plugin.kafka.aiokafkainternals import keep_awake, subscribe_instead
 from ackwise.plugin.kafka.clients import close_consumer, start
 from ackwise.plugin.kafka.kafkaerrors import is_refusal
+from ackwise.plugin.kafka.throttling import watch_throttling
 from ackwise.plugin.kafka.timeouts import answer, until
 from ackwise.plugin.modes.broadcasting import Clustering, MessageModel, model_of
 from ackwise.plugin.operate.explanation import explain
@@ -329,6 +330,7 @@ class AiokafkaHost:
                 opening = Opening(member, client)
                 self._model.join(member, client, member.sources.topics if self._sharing is None else [], opening)
                 keep_awake(self._consumer)
+                watch_throttling(self._consumer)
                 if static is not None:
                     member.keep(static.keep_covered, "static membership")
                 if member.sources.patterns:

@@ -27,6 +27,7 @@ from ackwise.plugin.faust.fetchthread import Awaiting, ReliableThread
 from ackwise.plugin.faust.work import current_work
 from ackwise.plugin.kafka.aiokafkainternals import has_stopped_sending, show_alive
 from ackwise.plugin.kafka.clients import close_consumer
+from ackwise.plugin.kafka.throttling import watch_throttling
 
 #: Seconds until partitions are looked at again while all of them are full.
 _LOOK_AGAIN = 0.02
@@ -232,6 +233,7 @@ class ReliableProducer(FaustProducer):
     async def on_start(self) -> None:
         """Like Faust's, once there is a broker: it is the first of a worker that looks for one."""
         await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
+        watch_throttling(self.client)
 
     async def _close_client(self) -> None:
         if self.client is not None:

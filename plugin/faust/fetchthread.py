@@ -27,6 +27,7 @@ from ackwise.plugin.kafka.aiokafkainternals import configure, is_closed, keep_aw
 from ackwise.plugin.kafka.brokeroffsets import EARLIEST, LATEST, UNCOMMITTED, committed_by, offsets_of, reaches
 from ackwise.plugin.kafka.clients import close_consumer
 from ackwise.plugin.kafka.kafkaerrors import is_refusal
+from ackwise.plugin.kafka.throttling import watch_throttling
 from ackwise.plugin.kafka.timeouts import answer, ended, is_asked_to_end
 
 log = Log()
@@ -304,6 +305,7 @@ class ReliableThread(FaustThread):
         """Like Faust's, once there is a broker."""
         await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
         keep_awake(self.client)
+        watch_throttling(self.client)
 
     async def _close_client(self) -> None:
         if self.client is not None:

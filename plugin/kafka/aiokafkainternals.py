@@ -371,6 +371,20 @@ async def send(client: Any, broker: int | None, request: Any) -> Any:
     return await connections_of(client).send(broker, request)
 
 
+def watch_answers(client: Any, look: Callable[[int, Any], None]) -> None:
+    """Let `look` see each answer of a broker, by its number, to a request of `client` that expects one; once for each client."""
+    connections = connections_of(client)
+    if connections is None or "send" in vars(connections):
+        return
+
+    async def watched(broker: int, request: Any, **options: Any) -> Any:
+        answer = await type(connections).send(connections, broker, request, **options)
+        look(broker, answer)
+        return answer
+
+    connections.send = watched
+
+
 async def cluster_id(client: Any) -> str | None:
     """The id of the cluster that `client` is connected to; `None` if its brokers know none. Raises `KafkaError`."""
     answer = await send(client, any_broker(client), MetadataRequest([], allow_auto_topic_creation=False))

@@ -19,6 +19,7 @@ from ackwise.plugin.kafka import aiokafkainternals, protocolrequests, recordbatc
 from ackwise.plugin.kafka.aiokafkainternals import AIOKafkaClient, tear_down
 from ackwise.plugin.kafka.kafkaerrors import NotLetIn, find_refusal
 from ackwise.plugin.kafka.protocolrequests import AIOKAFKA
+from ackwise.plugin.kafka.throttling import watch_throttling
 from ackwise.plugin.kafka.timeouts import answer
 
 ClientT = TypeVar("ClientT")
@@ -50,6 +51,7 @@ async def start(client: Any) -> None:
     try:
         with first_connection_closed():
             await client.start()
+        watch_throttling(client)
     except KafkaConnectionError as error:
         if (refusal := await find_refusal(client)) is not None:
             raise refusal from error

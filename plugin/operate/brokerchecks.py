@@ -70,6 +70,14 @@ def judge_requests(newest: Mapping[int, int]) -> Finding:
     return Finding("requests", "ok", ", ".join(f"{name} v{newest[key]}" for key, name in (_TO_WORK | _TO_MAKE_TOPICS).items()))
 
 
+def judge_throttling(seconds: float, client_id: str) -> Finding:
+    """Whether brokers delayed what the doctor asked; `seconds` is the sum of what their answers said."""
+    if not seconds:
+        return Finding("throttling", "ok", "no broker delayed an answer to the doctor; workers have ackwise_broker_throttle_seconds_total")
+    found = f"brokers delayed their answers to the doctor by {seconds:.1f} s: a quota of this user or of client id {client_id!r} is used up"
+    return Finding("throttling", "warning", found, "raise it with kafka-configs.sh, or let the group send and read less")
+
+
 async def patterns(group: Group) -> list[Finding]:
     """What the patterns of the group match now."""
     return judge_patterns(group, await matched_by(group)) if group.patterns else []

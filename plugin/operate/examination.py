@@ -99,9 +99,11 @@ def _group(app: Application | None) -> tuple[Group | None, list[Finding]]:
 
 
 async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
+    from ackwise.plugin.kafka.throttling import THROTTLING
     from ackwise.plugin.operate import brokerchecks  # the Kafka client is imported where it is needed
     from ackwise.plugin.topics.topicadmin import connected
 
+    before = THROTTLING.seconds
     findings = await look("brokers", partial(_addresses, settings))
     if findings[0].verdict == "problem":
         return [*findings, Finding("topics", "warning", "nothing was asked of Kafka, since no broker answers")] if group else findings
@@ -118,6 +120,7 @@ async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
                     from ackwise.plugin.operate.brokerchecks import share_group
 
                     findings += await look("share group", partial(share_group, settings, share))
+            findings.append(brokerchecks.judge_throttling(THROTTLING.seconds - before, settings.client_id))
     except AckwiseError as error:
         findings.append(refused("cluster", error))
     return findings

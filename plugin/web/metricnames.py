@@ -82,6 +82,13 @@ _ENTRIES: Final = (
     MetricEntry("ackwise_undeduplicated_total", "counter", "messages", ("agent",), "messages that ran without a claim: empty key"),
     MetricEntry("ackwise_unprotected_total", "counter", "messages", ("agent",), "messages that ran without a claim: store down, by policy"),
     MetricEntry("ackwise_out_of_order_total", "counter", "messages", ("agent",), "copies delivered although their agent has an order"),
+    MetricEntry(
+        "ackwise_broker_throttle_seconds_total",
+        "counter",
+        "s",
+        (),
+        "time for which brokers delayed this process by a quota: the sum of `throttle_time_ms` of their answers",
+    ),
     MetricEntry("ackwise_paused", "gauge", "", ("what",), "1 for each handler and partition that is paused"),
     MetricEntry("ackwise_breaker_open", "gauge", "", ("agent",), "1 while a breaker has stopped the handler"),
     MetricEntry("ackwise_claims", "gauge", "claims", (), "claims held in the store; with `Dedup`"),

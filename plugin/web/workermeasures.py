@@ -26,6 +26,7 @@ from ackwise.middleware.usercode import where_raised
 from ackwise.plugin.consumer.lane import Lane
 from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.consumer.workerstate import DelayCounts, RelayCounts
+from ackwise.plugin.kafka.throttling import THROTTLING
 from ackwise.plugin.operate.state import HasOutbox, OutboxState, look_at_outbox
 from ackwise.plugin.outbox.cdcrelay import CdcCounts
 from ackwise.plugin.web.metricnames import GROUP, METRICS
@@ -236,6 +237,7 @@ def measures(member: Member, counts: Counts, seen: Seen, now: float) -> Iterator
     yield from _of_lanes(member, seen, now)
     yield from _of_agents(member)
     yield from _of_flow(member)
+    yield from _of_process()
     yield from _of_parts(member, counts)
     yield from _of_delays(member.delay_counts)
     if member.outbox is not None:
@@ -246,6 +248,7 @@ def measures(member: Member, counts: Counts, seen: Seen, now: float) -> Iterator
 
 def measures_of_relays(counts: RelayCounts, seen: OutboxState | None) -> Iterator[Sample]:
     """Return all samples of the relays of a process without handlers."""
+    yield from _of_process()
     if counts.delay_counts is not None:
         yield from _of_delays(counts.delay_counts)
     if counts.outbox is not None:
@@ -254,6 +257,7 @@ def measures_of_relays(counts: RelayCounts, seen: OutboxState | None) -> Iterato
 
 def measures_of_cdc(counts: CdcCounts) -> Iterator[Sample]:
     """Return all samples of change data capture."""
+    yield from _of_process()
     yield Sample("ackwise_cdc_sent_total", (), counts.sent)
     yield Sample("ackwise_cdc_transactions_total", (), counts.transactions)
     yield Sample("ackwise_cdc_parked_total", (), counts.parked)
@@ -314,6 +318,10 @@ def _of_flow(member: Member) -> Iterator[Sample]:
     yield from (Sample("ackwise_paused", (str(target),), 1) for target in [*member.flow.pausing.paused])
     stopped = member.flow.stopped
     yield from (Sample("ackwise_breaker_open", (agent,), agent in stopped) for agent in member.pipelines.copy())
+
+
+def _of_process() -> Iterator[Sample]:
+    yield Sample("ackwise_broker_throttle_seconds_total", (), THROTTLING.seconds)
 
 
 def _of_parts(member: Member, counts: Counts) -> Iterator[Sample]:

@@ -37,6 +37,7 @@ from ackwise.plugin.topics.topicplan import Topic, TopicReview
 from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.testing import MemoryKafka
 from ackwise.testing.hostile.client import hostile_client
+from ackwise.testing.kafka import frames
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -339,6 +340,16 @@ async def test_all_partitions_are_read_from_with_one_fetch() -> None:
     assert (plan.calls["topics.Fetch"], reading.verdict, reading.found.split(";")[0]) == (1, "ok", "20 partitions were read from")
 
 
+@pytest.mark.slow  # starts Java to ask for its version
+async def test_a_quota_that_is_used_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(frames._DEFAULTS, "throttle_time_ms", 5000)  # type: ignore[arg-type]  # the table of a module
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        findings = by_subject(await examine(new_app(brokers=kafka.bootstrap)))
+    assert findings["throttling"].verdict == "warning"
+    assert "a quota of this user or of client id 'ackwise' is used up" in findings["throttling"].found
+
+
 async def test_a_real_kafka_without_the_group_s_topics_has_only_warnings(raw_kafka: RawKafka) -> None:
     group, topic = raw_kafka.new_group(), await raw_kafka.new_topic(2)
     findings = by_subject(await examine(new_app(group, topic), raw_kafka.bootstrap))
@@ -346,6 +357,7 @@ async def test_a_real_kafka_without_the_group_s_topics_has_only_warnings(raw_kaf
     assert findings["topics"].found.startswith("4 are missing or too narrow")
     assert findings["cluster"].found.startswith("1 broker: ")
     assert findings["requests"].verdict == "ok"
+    assert findings["throttling"].verdict == "ok"
     assert findings["record times"].verdict == "ok"
     assert [topic for topic in await raw_kafka.topics() if topic.startswith(group)] == []
 

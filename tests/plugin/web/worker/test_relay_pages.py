@@ -17,6 +17,7 @@ from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.plugin.cli import relay
 from ackwise.plugin.cli.relay import watched_relay
 from ackwise.plugin.consumer.workerstate import RelayCounts
+from ackwise.plugin.kafka.throttling import THROTTLING
 from ackwise.plugin.outbox.cdcrelay import CdcCounts
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.web.workermeasures import measures_of_cdc
@@ -92,6 +93,7 @@ async def test_change_data_capture_shows_what_it_sent(caplog: pytest.LogCaptureF
     async with watched_relay(0, "cdc-ackwise", RelayCounts(), lambda: measures_of_cdc(counts))():
         found = await Pages(port_of(caplog)).metrics()
     assert found.pop("ackwise_loop_turned_seconds") >= 0
+    assert found.pop("ackwise_broker_throttle_seconds_total") == THROTTLING.seconds
     assert found == {"ackwise_cdc_parked_total": 1, "ackwise_cdc_sent_total": 7, "ackwise_cdc_transactions_total": 3}
 
 
