@@ -18,7 +18,7 @@ from ackwise.testing.kafka import frames
 @pytest.fixture
 def throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that delay each answer by 250 ms, as they say."""
-    monkeypatch.setitem(frames._DEFAULTS, "throttle_time_ms", 250)  # type: ignore[arg-type]  # the table of a module
+    monkeypatch.setitem(frames._DEFAULTS, "throttle_time_ms", 250)
 
 
 @pytest.mark.usefixtures("throttled")

@@ -342,7 +342,7 @@ async def test_all_partitions_are_read_from_with_one_fetch() -> None:
 
 @pytest.mark.slow  # starts Java to ask for its version
 async def test_a_quota_that_is_used_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(frames._DEFAULTS, "throttle_time_ms", 5000)  # type: ignore[arg-type]  # the table of a module
+    monkeypatch.setitem(frames._DEFAULTS, "throttle_time_ms", 5000)
     async with MemoryKafka() as kafka:
         kafka.create_topic("orders")
         findings = by_subject(await examine(new_app(brokers=kafka.bootstrap)))
