@@ -199,15 +199,20 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def connected(settings: SenderSettings, options: Mapping[str, object], *, timeout: float) -> IdempotentClient:
-    """Start a producer. Raises `PublishUnavailable` if no broker answers, `ConfigurationError` for options that can't be used."""
+async def connected(
+    settings: SenderSettings, options: Mapping[str, object], *, timeout: float, is_acknowledged: bool = True
+) -> IdempotentClient:
+    """Start a producer: idempotent with acks=all, or with acks=0 where it `is_acknowledged` not.
+
+    Raises `PublishUnavailable` if no broker answers, `ConfigurationError` for options that can't be used.
+    """
     try:
         given: dict[str, Any] = {"max_batch_size": _BATCH, **settings.client_options, **options}
         producer = AIOKafkaProducer(
             bootstrap_servers=settings.brokers,
             client_id=settings.client_id,
-            acks="all",
-            enable_idempotence=True,
+            acks="all" if is_acknowledged else 0,
+            enable_idempotence=is_acknowledged,
             max_request_size=_UNBOUNDED,
             request_timeout_ms=max(1, round(timeout * 1000)),
             **given,

@@ -35,6 +35,7 @@ from ackwise.middleware.policies.policies import Events
 from ackwise.middleware.storage.outbox import OutboxStore, TransactionOutcome, retry_delay
 from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.producer.encoding import GivenHeaders, due_of, outgoing
+from ackwise.plugin.producer.oneway import OneWay
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.registry import open_outbox, open_sink
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
@@ -181,6 +182,7 @@ class Producer:
         options = {"compression_type": compression, "linger_ms": round(parse_duration(linger, what="linger of Producer") * 1000)}
         self._own_sender = Sender(settings, options=options, wall=wall) if sender is None else None
         self._sender: MessageSender = self._own_sender or sender  # type: ignore[assignment]  # one of them is there
+        self._one_way = OneWay(settings, options)
         self._own_outbox = open_outbox(outbox) if isinstance(outbox, str) else None
         self._outbox = outbox if self._own_outbox is None and not isinstance(outbox, str) else self._own_outbox
         self._ledger = Ledger(_sink_of(events, group))
@@ -211,6 +213,7 @@ class Producer:
             if self._own_sender is not None:
                 opening.push_async_callback(self._own_sender.stop)
                 await self._own_sender.start()
+            opening.push_async_callback(self._one_way.stop)
             self._opened = opening.pop_all()
         self._is_open = True
         return self
@@ -263,9 +266,33 @@ class Producer:
             refuse_own_headers(message)
         return await self._send(messages)
 
-    async def _send(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
+    async def send_one_way(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        headers: GivenHeaders = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+    ) -> None:
+        """Hand a message to the client and return, as RocketMQ's `sendOneway` does: no broker acknowledges it (acks=0).
+
+        For what may be lost, such as traces: none of the promises of `send` holds. It may be lost or out of order without a word, it is
+        tried once, and is in no outbox and no event. It is counted, as written to a connection or as failed.
+
+        Raises `PublishUnavailable` if it can't be handed over within `timeout` seconds, 10 at most, and `ConfigurationError` as `send`.
+        """
+        message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
+        self._refuse_closed()
+        await self._one_way.send(message, within=self._timeout)
+
+    def _refuse_closed(self) -> None:
         if not self._is_open:
             raise ConfigurationError("this Producer is not open; send inside of `async with Producer(brokers) as producer:`")
+
+    async def _send(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
+        self._refuse_closed()
         self._in_flight.update((id(message), message) for message in messages)
         try:
             answers: list[Acked | Saved | SendFailed] = [*await self._deliver(messages)]

@@ -89,6 +89,13 @@ _ENTRIES: Final = (
         (),
         "time for which brokers delayed this process by a quota: the sum of `throttle_time_ms` of their answers",
     ),
+    MetricEntry(
+        "ackwise_one_way_messages_total",
+        "counter",
+        "messages",
+        ("outcome",),
+        "messages that this process sent with `send_one_way`: `sent`, written to a connection, or `failed`",
+    ),
     MetricEntry("ackwise_paused", "gauge", "", ("what",), "1 for each handler and partition that is paused"),
     MetricEntry("ackwise_breaker_open", "gauge", "", ("agent",), "1 while a breaker has stopped the handler"),
     MetricEntry("ackwise_claims", "gauge", "claims", (), "claims held in the store; with `Dedup`"),

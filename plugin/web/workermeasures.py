@@ -29,6 +29,7 @@ from ackwise.plugin.consumer.workerstate import DelayCounts, RelayCounts
 from ackwise.plugin.kafka.throttling import THROTTLING
 from ackwise.plugin.operate.state import HasOutbox, OutboxState, look_at_outbox
 from ackwise.plugin.outbox.cdcrelay import CdcCounts
+from ackwise.plugin.producer.oneway import ONE_WAY
 from ackwise.plugin.web.metricnames import GROUP, METRICS
 
 T = TypeVar("T")
@@ -238,6 +239,7 @@ def measures(member: Member, counts: Counts, seen: Seen, now: float) -> Iterator
     yield from _of_agents(member)
     yield from _of_flow(member)
     yield from _of_process()
+    yield from (Sample("ackwise_one_way_messages_total", (outcome,), ONE_WAY[outcome]) for outcome in ("sent", "failed"))
     yield from _of_parts(member, counts)
     yield from _of_delays(member.delay_counts)
     if member.outbox is not None:
