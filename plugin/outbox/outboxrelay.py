@@ -32,6 +32,7 @@ from ackwise.plugin.outbox.checkback import CheckBack
 from ackwise.plugin.outbox.outboxsession import LeaseOver, OutboxSession, RelayContext
 from ackwise.plugin.outbox.outboxwindow import AckMemory
 from ackwise.plugin.outbox.readsize import ReadSize
+from ackwise.plugin.outbox.sendsize import SendSize
 from ackwise.plugin.producer.idempotentproducer import SenderSettings
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, checked_options
@@ -91,6 +92,7 @@ class OutboxRelay:
             counts=counts or OutboxCounts(),
             memory=AckMemory(),
             read_size=ReadSize(name),
+            send_size=SendSize(name, clock),
             throttle=LogThrottle(),
             clock=clock,
         )

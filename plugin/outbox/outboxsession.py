@@ -27,6 +27,7 @@ from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.plugin.kafka.timeouts import until
 from ackwise.plugin.outbox.outboxwindow import AckMemory, Holding, Key, Ruling, Window, fair_share, rule
 from ackwise.plugin.outbox.readsize import ReadSize
+from ackwise.plugin.outbox.sendsize import SendSize
 
 log = Log()
 
@@ -67,6 +68,7 @@ class RelayContext:
     counts: OutboxCounts
     memory: AckMemory
     read_size: ReadSize
+    send_size: SendSize
     throttle: LogThrottle
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -206,16 +208,30 @@ class OutboxSession:
                 await self._park_unreadable(error, tokens)
 
     async def _send(self, window: Window) -> Ruling:
-        if self._holding.is_over(self._around.clock()):
-            raise LeaseOver(f"the lease of {len(self._holding.tokens)} shards ran out before it was renewed")
-        answers = await self._sender.send_many([row.message for row in window.rows], stop_keys=True)
+        self._require_lease()
+        answers = await self._around.send_size.send(
+            self._sender,
+            [row.message for row in window.rows],
+            may_go_on=lambda: not self._is_over(),
+            brokers_answer=self._around.brokers_answer,
+        )
         ruling = self._rule(window.rows, answers)
+        if ruling.failed and self._is_over():  # perhaps they were not tried for that
+            self._around.memory.remember(row for row, _ in ruling.sent)
+            self._require_lease()
         if ruling.may_be_outage and not await self._around.brokers_answer():
             self._note_outage(ruling)
             return Ruling()  # nothing of it is written down: an outage is not an attempt
         self._end_outage()
         self._around.memory.remember(row for row, _ in ruling.sent)
         return ruling
+
+    def _is_over(self) -> bool:
+        return self._holding.is_over(self._around.clock())
+
+    def _require_lease(self) -> None:
+        if self._is_over():
+            raise LeaseOver(f"the lease of {len(self._holding.tokens)} shards ran out before it was renewed")
 
     def _rule(self, rows: Sequence[OutboxRow], answers: Sequence[SendAnswer]) -> Ruling:
         return rule(rows, answers, max_attempts=self._policy.max_attempts, parked_blocks=self._policy.on_error == "block")

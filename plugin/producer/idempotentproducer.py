@@ -120,6 +120,7 @@ class IdempotentClient:
     """A started producer. After the first batch that failed it is spoiled: the broker misses its sequence, and refuses what follows."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
+        self.is_silent = False  #: it did not answer in time, and may fill the link that the next one needs
         self._producer = producer
         self._is_spoiled = False
         self._under_way: set[asyncio.Future[RecordMetadata]] = set()
@@ -181,7 +182,7 @@ class IdempotentClient:
                 await asyncio.wait(set(self._under_way), timeout=within)
         finally:
             unanswered = len(self._under_way)
-            await close_consumer(self._producer, within=_CLOSE_TIMEOUT)
+            await close_consumer(self._producer, within=0.0 if self.is_silent else _CLOSE_TIMEOUT)
         return unanswered
 
     def _watched(self, future: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:

@@ -46,6 +46,9 @@ _LEARN: Final = 5.0
 #: Seconds for which a topic that a broker did not know is answered without asking again.
 _MISSING_FOR: Final = 2.0
 
+#: The part of the timeout that what is under way has in a client that was silent and whose place another one takes.
+_OF_SILENT: Final = 0.1
+
 #: Messages without an answer that are remembered; beyond that the oldest may be written twice.
 _MOST_UNANSWERED: Final = 10_000
 
@@ -309,9 +312,12 @@ class Sender:
             return [_failure(error, topic, is_last=is_last, alone=is_last or len(messages) == 1)]
         await asyncio.wait({sent.future}, timeout=_left(deadline))
         if not sent.future.done():
-            if known is not None and _left(sent.given_at + self._timeout) == 0.0:  # the client may never come back to it
-                client.spoil()
             self._remember(sent)
+            if known is not None and _left(sent.given_at + self._timeout) == 0.0:
+                client.spoil()  # it may never come back to it
+                client.is_silent = True
+                if len(messages) == 1 and not is_last:  # so far it had the company of what was sent with it
+                    return [_AGAIN]
             return [_failure(KafkaTimeoutError(), topic)] * len(places)
         if self._unanswered:
             self._forget(sent, places)
@@ -389,7 +395,8 @@ class Sender:
         self._unanswered.clear()
         if spoiled is None:
             return
-        retiring = asyncio.create_task(spoiled.close(within=self._timeout), name="ackwise producer, retiring")
+        within = self._timeout * (_OF_SILENT if spoiled.is_silent else 1)
+        retiring = asyncio.create_task(spoiled.close(within=within), name="ackwise producer, retiring")
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
 

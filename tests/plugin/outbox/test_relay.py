@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from tests.plugin.outbox.desk import Book, Desk, Store, fields, lost, refused
+from tests.plugin.outbox.desk import Book, Desk, Sender, Store, fields, lost, refused
 from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message.outgoing import Outgoing, SendFailed
+from ackwise.middleware.message.outgoing import Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.storage.outbox import SHARDS, OutboxRow, Sent
 from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.plugin.outbox import outboxrelay, outboxsession
@@ -61,7 +61,7 @@ async def test_what_is_under_way_is_not_read_again() -> None:
 async def test_a_row_that_failed_is_looked_at_when_it_is_due_and_not_a_poll_later() -> None:
     desk = Desk(poll=60.0, lease=600.0)
     store = Store(desk.book)
-    desk.refuse = _refusing(b"1", times=1)
+    desk.refuse = _refusing(b"1", times=2)  # among others, and alone
     desk.book.add(Outgoing("orders", b"0", b"k"), Outgoing("orders", b"1", b"k"))
     async with desk.running(desk.relay(store)):
         await desk.until(lambda: bool(desk.book.due) and len(store.waits) > 0)
@@ -286,6 +286,22 @@ async def test_a_relay_whose_lease_is_over_sends_nothing() -> None:
             await desk.until(functools.partial(_has_asked, store, 4), step=0.5)
         assert not desk.log.messages, call
         assert len(desk.book.rows) == 4, call
+
+
+async def test_what_was_acknowledged_before_the_lease_ended_is_known_and_what_was_not_tried_gains_no_attempt() -> None:
+    desk = Desk(lease=15.0)
+
+    class SlowLink(Sender):
+        async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+            desk.book.now += 4.0
+            return await super().send_many(messages, stop_keys=stop_keys) if len(messages) == 1 else [lost()] * len(messages)
+
+    desk._new_sender = lambda: SlowLink(desk.log, lambda message: None, lambda: None)  # type: ignore[method-assign]
+    desk.book.add(*desk.orders(1, 8))
+    async with desk.running(desk.relay()):
+        await desk.until(desk.is_empty)
+    assert desk.log.of_key(b"key-0") == [b"%d" % number for number in range(8)]
+    assert set(desk.log.ids.values()) == {1}, "none is sent twice"
 
 
 def _stalling(desk: Desk, stalled: str) -> Store:

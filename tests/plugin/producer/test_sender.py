@@ -267,6 +267,21 @@ async def test_short_calls_for_one_message_without_answer_cost_no_client(kafka: 
     await sender.stop()
 
 
+async def test_a_message_without_answer_twice_goes_alone_through_another_client_at_once(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.4)
+    await sender.start()
+    client, messages = sender._client, [Outgoing("one", b"%d" % number) for number in range(3)]
+    await sender.send_many([Outgoing("one", b"before")])
+    holding = kafka.faults.hold("Produce")
+    assert all(map(may_pass, await sender.send_many(messages)))
+    alone = asyncio.create_task(sender.send_many(messages[:1]))
+    await until(lambda: sender._client is not client)
+    holding.end()
+    assert acked(await alone) == [True]
+    assert values(kafka, "one")[:2] == [b"before", b"0"]
+    await sender.stop()
+
+
 async def test_another_message_under_the_id_of_one_without_answer_is_sent(kafka: MemoryKafka) -> None:
     sender = Sender(Settings(kafka.bootstrap), timeout=0.3)
     await sender.start()
