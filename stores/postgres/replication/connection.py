@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq, sql
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.storage.changes import SourceBusy
+from ackwise.middleware.storage.changes import SourceBusy, UnreadableChange
 
 #: PostgreSQL counts microseconds from 2000-01-01.
 _EPOCH_2000: Final = 946_684_800
@@ -29,6 +29,13 @@ _STATUS: Final = struct.Struct("!cQQQqB")
 
 #: Seconds until libpq is asked again, though the socket is silent.
 _LOOK_AGAIN: Final = 1.0
+
+#: How values are written, whatever the database, the role or the environment say: what PostgreSQL's own subscribers set, and what else
+#: changes a text. Names of tables and types in values have their schema.
+_WRITTEN: Final = b"""
+SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; SET extra_float_digits = 3; SET bytea_output = 'hex';
+SET quote_all_identifiers = off; SET search_path = ''
+"""
 
 #: Bytes that are received at once, so that large rows don't fill the memory; one row may be larger.
 _MOST_BYTES: Final = 4 * 2**20
@@ -69,6 +76,7 @@ class ReplicationConnection:
     def __init__(self, connection: psycopg.AsyncConnection[Any], address: str, timeout: float) -> None:
         self._connection, self._address, self._timeout = connection, address, timeout
         self._pq = connection.pgconn
+        self.codec = "utf-8"  #: Python's name of the encoding of what is received.
 
     @classmethod
     async def connect(cls, url: str, *, address: str, timeout: float) -> ReplicationConnection:
@@ -95,14 +103,31 @@ class ReplicationConnection:
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {})")
         with _errors(self._address, self._timeout):
             async with asyncio.timeout(self._timeout):
-                await self._connection.execute(command.format(sql.Identifier(slot), sql.Literal(names)))
+                await self._connection.execute(_WRITTEN)
+                self.codec = await self._take_as_stored()
+                written = command.format(sql.Identifier(slot), sql.Literal(names)).as_string(None)
+                await self._connection.execute(written.encode(self.codec))
         self._pq.nonblocking = 1
 
+    async def _take_as_stored(self) -> str:
+        """Receive texts in the encoding of the database: the server fails at bytes that it can't convert, at each start again."""
+        stored = (self._pq.parameter_status(b"server_encoding") or b"UTF8").decode()
+        await self._connection.execute(f"SET client_encoding = '{stored}'".encode())
+        try:
+            codec = self._connection.info.encoding
+        except psycopg.NotSupportedError:  # Python can't read it, so the server converts
+            await self._connection.execute(b"SET client_encoding = 'UTF8'")
+            return "utf-8"
+        return "utf-8" if codec == "ascii" else codec  # SQL_ASCII is any bytes
+
     async def receive(self, limit: int) -> list[bytes]:
-        """Wait for messages of the server and return `limit` at most. Raise `StoreUnavailable` at the end of the connection."""
+        """Wait for messages of the server and return `limit` at most, or none after a silent second.
+
+        Raise `StoreUnavailable` at the end of the connection.
+        """
         with _errors(self._address, self._timeout):
             received: list[bytes] = []
-            room, has_asked = _MOST_BYTES, False
+            room, has_asked, has_waited = _MOST_BYTES, False, False
             while len(received) < limit and room > 0:
                 length, data = self._pq.get_copy_data(1)
                 if length > 0:
@@ -111,11 +136,12 @@ class ReplicationConnection:
                     has_asked = False
                 elif length < 0:
                     self._raise_end(length)
-                elif has_asked and received:
+                elif has_asked and (received or has_waited):
                     break
                 else:
                     if has_asked:
                         await self._wait_readable()
+                        has_waited = True
                     self._pq.consume_input()
                     has_asked = True
             return received
@@ -182,6 +208,8 @@ def _errors(address: str, timeout: float) -> Iterator[None]:
                 f"{address}: libpq can't read the URL; check its port, its sslmode and the files that it names"
             ) from None
         raise StoreUnavailable(f"{address}: PostgreSQL refused ({error.sqlstate}: {_told(error)})") from None
+    except psycopg.DataError as error:  # it comes again at each start
+        raise UnreadableChange(f"{address}: PostgreSQL can't write a value of the log ({error.sqlstate}: {_told(error)})") from None
     except psycopg.Error as error:
         raise StoreUnavailable(f"{address}: the replication connection failed ({_told(error)})") from None
     except TimeoutError:

@@ -108,8 +108,11 @@ _TRUNCATE: Final = struct.Struct("!IB")
 _MESSAGE: Final = struct.Struct("!BQ")
 
 
-def parse(data: bytes) -> Message:
-    """Return the message that is `data`, all of it. Raises `ValueError` with what is wrong; it repeats none of the bytes."""
+def parse(data: bytes, codec: str = "utf-8") -> Message:
+    """Return the message that is `data`, all of it; `codec` is that of its names.
+
+    Raises `ValueError` with what is wrong; it repeats none of the bytes.
+    """
     kind = data[:1]
     try:
         match kind:
@@ -125,7 +128,7 @@ def parse(data: bytes) -> Message:
             case b"D":
                 return _deleted(data)
             case b"R":
-                return _relation(data)
+                return _relation(data, codec)
             case b"T":
                 return _truncated(data)
             case b"Y":
@@ -201,10 +204,10 @@ def _row(data: bytes, place: int) -> tuple[tuple[Value, ...], int]:
     return tuple(values), place
 
 
-def _relation(data: bytes) -> Relation:
+def _relation(data: bytes, codec: str) -> Relation:
     (oid,) = _OID.unpack_from(data, 1)
-    schema, place = _text(data, 5)
-    table, place = _text(data, place)
+    schema, place = _text(data, 5, codec)
+    table, place = _text(data, place, codec)
     identity = data[place : place + 1]
     if identity not in (b"d", b"n", b"f", b"i"):
         raise ValueError(f"a relation has the replica identity {_shown(identity)} in place of d, n, f or i")
@@ -214,7 +217,7 @@ def _relation(data: bytes) -> Relation:
     for _ in range(count):
         if (flags := data[place : place + 1]) not in (b"\0", b"\1"):
             raise ValueError(f"a column has the flags {_shown(flags)} in place of 0 or 1")
-        name, place = _text(data, place + 1)
+        name, place = _text(data, place + 1, codec)
         type_oid, modifier = _COLUMN.unpack_from(data, place)
         place += _COLUMN.size
         columns.append(Column(name, type_oid, modifier, flags == b"\1"))
@@ -253,12 +256,12 @@ def _logical_message(data: bytes) -> Ignored:
     return Ignored("message")
 
 
-def _text(data: bytes, place: int) -> tuple[str, int]:
+def _text(data: bytes, place: int, codec: str = "utf-8") -> tuple[str, int]:
     """A name that ends with a zero byte, and where what follows starts."""
     end = data.find(b"\0", place)
     if end < 0:
         raise ValueError("a name does not end")
-    return data[place:end].decode("utf-8", "surrogateescape"), end + 1
+    return data[place:end].decode(codec, "surrogateescape"), end + 1
 
 
 def _require_marker(data: bytes, place: int, marker: bytes) -> None:

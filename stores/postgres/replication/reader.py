@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ackwise.middleware.storage.changes import Change, Committed, NotInLog, Operation, UnreadableChange
+from ackwise.middleware.storage.changes import Change, ChangesLost, Committed, NotInLog, Operation, UnreadableChange
+from ackwise.stores.postgres.replication.coverage import Table
 from ackwise.stores.postgres.replication.pgoutput import (
     Begin,
     Commit,
@@ -51,13 +52,13 @@ class PartialRow(Mapping[str, Any]):
 
 
 class Columns:
-    """The columns of one relation, which make rows of what the log says."""
+    """The columns of one relation, which make rows of what the log says, in `codec`. `bases` are the types that domains stand for."""
 
-    def __init__(self, relation: Relation) -> None:
+    def __init__(self, relation: Relation, bases: Mapping[int, int], codec: str) -> None:
         self.table = f"{relation.schema}.{relation.table}"
         self.types: Mapping[str, tuple[int, int]] = {column.name: (column.type_oid, column.modifier) for column in relation.columns}
         self._names = [column.name for column in relation.columns]
-        self._converters = [converter_of(column.type_oid) for column in relation.columns]
+        self._converters = [converter_of(bases.get(column.type_oid, column.type_oid), codec) for column in relation.columns]
         self._is_key = [column.is_key for column in relation.columns]
 
     def row(self, values: Sequence[Value], old: Sequence[Value] | None = None) -> Mapping[str, Any]:
@@ -89,10 +90,6 @@ class Columns:
             raise ValueError(f"a row of {self.table} has {len(values)} values for {len(self._names)} columns")
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
-
-
 def _bytea(value: bytes) -> bytes:
     if value[:2] != b"\\x":
         raise ValueError("a bytea does not start with \\x; the replication connection needs bytea_output = hex")
@@ -116,32 +113,59 @@ _CONVERTERS: Final[Mapping[int, Callable[[bytes], Any]]] = {
 }
 
 
-def converter_of(type_oid: int) -> Callable[[bytes], Any]:
+def converter_of(type_oid: int, codec: str) -> Callable[[bytes], Any]:
     """Return the decoder of a type's text: bool, int, float and bytes for those types, otherwise PostgreSQL's text."""
-    return _CONVERTERS.get(type_oid, _text)
+    return _CONVERTERS.get(type_oid) or (lambda value: value.decode(codec, "surrogateescape"))
 
 
 #: Milliseconds between 1970-01-01 and 2000-01-01, where PostgreSQL starts to count.
 _EPOCH_2000_MS: Final = 946_684_800_000
 
 
-class Reader:
-    """Reads one stream from its start. `wanted` are the tables to report; `identity` makes ids of the log's positions unique.
+#: The first OID of what users make, such as types.
+_USERS: Final = 16384
 
-    `known` are the columns of each table as they were seen first, which outlive the stream.
+
+class Reader:
+    """Reads one stream from its start. `wanted` are the tables to report, with their OIDs of now; `identity` makes ids of positions unique.
+
+    `known` are the columns of each table as they were seen first, which outlive the stream. Transactions up to `settled` (a position of the
+    log) may change the columns of a table, and those up to `accepted` may change which rows a table has, without a stop.
     """
 
-    def __init__(self, wanted: Collection[str], identity: str, known: dict[str, Columns], progress: Progress) -> None:
-        self._wanted, self._identity, self._known, self._progress = frozenset(wanted), identity, known, progress
-        self._relations: dict[int, Columns] = {}
+    def __init__(
+        self,
+        wanted: Mapping[Table, int],
+        identity: str,
+        known: dict[Table, Columns],
+        progress: Progress,
+        *,
+        settled: int = 0,
+        accepted: int = 0,
+        bases: dict[int, int] | None = None,
+        codec: str = "utf-8",
+    ) -> None:
+        self._wanted, self._identity, self._known, self._progress = wanted, identity, known, progress
+        self._settled, self._accepted, self._codec = settled, accepted, codec
+        self._bases = {} if bases is None else bases
+        self._oids = frozenset(wanted.values())
+        self._relations: dict[int, Columns | None] = {}  #: `None` for a table that is not wanted
         self._begin: Begin | None = None
         self._position = ""
         self._number = 0
 
+    def unknown_types(self, payload: bytes) -> set[int]:
+        """Return the types of users in this message that may be domains: `bases` does not have them. Raise `ValueError`."""
+        if payload[:1] != b"R":
+            return set()
+        message = parse(payload, self._codec)
+        assert isinstance(message, Relation), "its kind says so"
+        return {column.type_oid for column in message.columns if column.type_oid >= _USERS} - self._bases.keys()
+
     def read(self, payload: bytes) -> Change | Committed | None:
-        """Return the result of one message; `None` if it does not concern our tables. Raise `UnreadableChange`."""
+        """Return the result of one message; `None` if it does not concern our tables. Raise `UnreadableChange` or `ChangesLost`."""
         try:
-            return self._told(parse(payload))
+            return self._told(parse(payload, self._codec))
         except ValueError as error:
             after = self._position or format_lsn(self._progress.done)
             raise UnreadableChange(f"the log can't be read at {after}: {error}") from None
@@ -161,8 +185,8 @@ class Reader:
             case Relation():
                 self._learn(message)
             case Truncated(oids):
-                for oid in oids:
-                    self._columns(oid)  # TRUNCATE names no rows, so there is nothing to send
+                for columns in filter(None, map(self._columns, oids)):
+                    self._refuse(f"{columns.table} was emptied by TRUNCATE, of which the log does not say the rows")
             case _:
                 pass
         return None
@@ -183,17 +207,35 @@ class Reader:
         return Committed(format_lsn(commit.end_lsn))
 
     def _learn(self, relation: Relation) -> None:
-        columns = Columns(relation)
-        self._relations[relation.oid] = columns
-        before = self._known.setdefault(columns.table, columns)
-        if columns.table in self._wanted:
+        table = Table(relation.schema, relation.table)
+        oid = self._wanted.get(table)
+        if oid is None and relation.oid not in self._oids:
+            self._relations[relation.oid] = None
+            return
+        columns = self._relations[relation.oid] = Columns(relation, self._bases, self._codec)
+        if oid is None:
+            before_it = next(table for table, oid in self._wanted.items() if oid == relation.oid)
+            self._refuse(f"{before_it} was renamed to {table}")
+        elif oid != relation.oid:
+            self._refuse(f"{table} was another table: it was dropped or renamed, and made again")
+        before = self._known.setdefault(table, columns)
+        if self._is_later_than(self._settled):
             require_same(columns.table, before.types, columns.types)
-        self._known[columns.table] = columns
+        self._known[table] = columns
 
-    def _columns(self, oid: int) -> Columns:
-        if (columns := self._relations.get(oid)) is None:
-            raise ValueError(f"a change is of relation {oid}, of which nothing was said")
-        return columns
+    def _is_later_than(self, position: int) -> bool:
+        return self._begin is None or self._begin.commit_lsn > position
+
+    def _refuse(self, what: str) -> None:
+        """Raise `ChangesLost` for what changes which rows a table has, unless an operator accepted that."""
+        if self._is_later_than(self._accepted):
+            raise ChangesLost(f"{what}, in the transaction that was committed at {self._position}")
+
+    def _columns(self, oid: int) -> Columns | None:
+        try:
+            return self._relations[oid]
+        except KeyError:
+            raise ValueError(f"a change is of relation {oid}, of which nothing was said") from None
 
     def _change(
         self, oid: int, operation: Operation, row: tuple[Value, ...] | None, old: tuple[Value, ...] | None, *, is_key: bool
@@ -202,7 +244,7 @@ class Reader:
         if begin is None:
             raise ValueError("a change stands outside of a transaction")
         self._number += 1  # every change counts, so that the number of one does not depend on what is wanted
-        if columns.table not in self._wanted:
+        if columns is None:
             return None
         before = None if old is None else columns.key(old) if is_key else columns.row(old)
         now = before if row is None else columns.row(row, None if is_key else old)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.storage.changes import ChangesLost
+from ackwise.stores.postgres.replication.coverage import Table
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
@@ -66,7 +67,8 @@ class Progress:
             self.done = max(self.done, position)
 
 
-_PUBLICATION: Final = "SELECT pubinsert, pubupdate, pubdelete, pubviaroot FROM pg_publication WHERE pubname = $1"
+_OPERATIONS: Final = ("insert", "update", "delete", "truncate")
+_PUBLICATION: Final = f"SELECT {', '.join(f'pub{each}' for each in _OPERATIONS)}, pubviaroot FROM pg_publication WHERE pubname = $1"
 # As JSON, since columns came with later versions.
 _TABLES: Final = "SELECT to_jsonb(t)::text FROM pg_publication_tables t WHERE pubname = $1"
 
@@ -85,23 +87,39 @@ WHERE c.relkind NOT IN ('r', 'p') OR c.relpersistence <> 'p' OR (c.relkind = 'r'
 ORDER BY 1
 """
 
+#: The children of tables that are not among them, each with its parent.
+_CHILDREN: Final = """
+WITH RECURSIVE given AS (SELECT to_regclass(name)::oid AS oid FROM unnest($1::text[]) AS name)
+SELECT inhparent::regclass::text, inhrelid::regclass::text FROM pg_inherits JOIN given ON inhparent = given.oid
+WHERE inhrelid NOT IN (SELECT oid FROM given) ORDER BY 1, 2
+"""
+
 
 def ensure_publication(
-    name: str, tables: Sequence[str], *, columns: Collection[str], needs: Sequence[str], create: bool
+    name: str, tables: Sequence[Table], *, columns: Collection[str], needs: Sequence[str], create: bool
 ) -> Steps[tuple[str, ...]]:
-    """Check that the publication has `tables` (`schema.table`, the first are required and the last is the heartbeat's) as they are.
+    """Check that the publication has `tables` (the first are required and the last is the heartbeat's) as they are.
 
     `columns` of each required table must be in it, and `needs` are the operations. With `create` it is made if it is missing.
     Returns findings. Raises `ConfigurationError`.
     """
-    made = f"CREATE PUBLICATION {_quoted(name)} FOR TABLE {', '.join(map(_quoted_table, tables))} WITH (publish = '{', '.join(needs)}')"
+    made = (
+        f"CREATE PUBLICATION {_quoted(name)} FOR TABLE {', '.join(table.quoted for table in tables)} WITH (publish = '{', '.join(needs)}')"
+    )
     found, there = yield [Statement(_PUBLICATION, (name,)), Statement(_TABLES, (name,))]
+    names = [table.quoted for table in tables]
+    looked, children = yield [Statement(_BREAKING, (names,)), Statement(_CHILDREN, (names[:-1],))]
+    # What is in a publication already breaks nothing that is not broken.
+    if unfit := next((_unfit(*row, needs=needs) for row in looked.rows if not found.rows or row[1:] != ("r", "p")), None):
+        raise ConfigurationError(unfit)
+    for parent, child in children.rows:
+        raise ConfigurationError(
+            f"{child} inherits from {parent}, and the log names the rows of {child} by that: name it with --table, too, "
+            f"or run: ALTER TABLE {child} NO INHERIT {parent}"
+        )
+    if not found.rows and not create:
+        raise ConfigurationError(f"there is no publication {name}; --create-slot makes it, or run: {made}")
     if not found.rows:
-        if not create:
-            raise ConfigurationError(f"there is no publication {name}; --create-slot makes it, or run: {made}")
-        (looked,) = yield [Statement(_BREAKING, (list(map(_quoted_table, tables)),))]
-        if unfit := next((_unfit(*row, needs=needs) for row in looked.rows), None):
-            raise ConfigurationError(unfit)
         try:
             yield [Statement(made)]
         except Failure as failure:
@@ -112,11 +130,14 @@ def ensure_publication(
             ) from None
         return ()
     published = [json.loads(each) for (each,) in there.rows]
-    operations = [operation for operation, is_there in zip(("insert", "update", "delete"), found.rows[0], strict=False) if is_there]
+    *is_published, is_via_root = found.rows[0]
+    operations = [operation for operation, is_there in zip(_OPERATIONS, is_published, strict=True) if is_there]
     *required, heartbeat = tables
     if wrong := wrong_with(name, required, published, operations, columns=columns, needs=needs):
+        if is_via_root:
+            wrong += f"; where it names the root of partitions: ALTER PUBLICATION {name} SET (publish_via_partition_root = false)"
         raise ConfigurationError(wrong)
-    if heartbeat not in {f"{each['schemaname']}.{each['tablename']}" for each in published}:
+    if heartbeat not in _by_table(published):
         return (
             f"the publication {name} has no table {heartbeat}, so no heartbeat comes back; ALTER PUBLICATION {name} ADD TABLE {heartbeat}",
         )
@@ -129,7 +150,7 @@ def _unfit(table: str, kind: str, persistence: str, *, needs: Sequence[str]) -> 
         return f"{table} is no table, and the log has no changes of it; name the tables that it reads from"
     if persistence != "p":
         return f"{table} is an unlogged table, and the log has no changes of it; ALTER TABLE {table} SET LOGGED"
-    broken = " and ".join(each.upper() for each in needs if each != "insert")
+    broken = " and ".join(each.upper() for each in needs if each in ("update", "delete"))
     return (
         f"{table} has no replica identity, so publishing it would make PostgreSQL refuse each {broken} of it; give it a primary key, "
         f"or run: ALTER TABLE {table} REPLICA IDENTITY FULL"
@@ -138,7 +159,7 @@ def _unfit(table: str, kind: str, persistence: str, *, needs: Sequence[str]) -> 
 
 def wrong_with(
     name: str,
-    required: Sequence[str],
+    required: Sequence[Table],
     published: Sequence[dict[str, Any]],
     operations: Collection[str],
     *,
@@ -146,7 +167,7 @@ def wrong_with(
     needs: Sequence[str],
 ) -> str | None:
     """Why changes would be passed over with this publication, a sentence; `None` if none would."""
-    by_table = {f"{each['schemaname']}.{each['tablename']}": each for each in published}
+    by_table = _by_table(published)
     for table in required:
         if (each := by_table.get(table)) is None:
             return f"the publication {name} has no table {table}; ALTER PUBLICATION {name} ADD TABLE {table}"
@@ -159,13 +180,12 @@ def wrong_with(
     return None
 
 
+def _by_table(published: Sequence[dict[str, Any]]) -> dict[Table, dict[str, Any]]:
+    return {Table(each["schemaname"], each["tablename"]): each for each in published}
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _quoted_table(table: str) -> str:
-    schema, _, name = table.partition(".")
-    return f"{_quoted(schema)}.{_quoted(name)}"
 
 
 _COLUMNS: Final = """
@@ -174,32 +194,40 @@ _COLUMNS: Final = """
     timeline int NOT NULL,
     position pg_lsn NOT NULL,
     beats bigint NOT NULL DEFAULT 0,
-    beat_at timestamptz NOT NULL DEFAULT clock_timestamp()"""
+    beat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    coverage text"""
 
 
 def ensure_table(tables: Tables) -> Steps[None]:
     """Create the table if it is missing. Raises `ConfigurationError` with the statement if this user may not."""
     name = tables.named("cdc")
-    (missing,) = yield [Statement("SELECT to_regclass($1) IS NULL", (name,))]
-    if not missing.rows[0][0]:
+    there = "SELECT to_regclass($1) IS NULL, (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'coverage')"
+    (found,) = yield [Statement(there, (name,))]
+    ((is_missing, columns),) = found.rows
+    if not is_missing and columns:
         return
+    statement, owns = (
+        f"CREATE TABLE {name} ({' '.join(_COLUMNS.split())})",
+        f"; GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO this user",
+    )
+    created = f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) WITH (fillfactor = 50)"
+    if not is_missing:
+        statement, owns = f"ALTER TABLE {name} ADD COLUMN coverage text", ""
+        created = f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS coverage text"
     try:
-        yield [Statement(f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) WITH (fillfactor = 50)")]
+        yield [Statement(created)]
     except Failure as failure:
         if failure.problem is Problem.DUPLICATE:
             return  # another session creates it in this moment
         if failure.problem is not Problem.FORBIDDEN:
             raise
-        statement = f"CREATE TABLE {name} ({' '.join(_COLUMNS.split())})"
-        raise ConfigurationError(
-            f"the table {name} is missing, and this user may not create it; let an owner run: {statement}; "
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO this user"
-        ) from None
+        what = "is missing, and this user may not create it" if is_missing else "has no column coverage, and this user may not add it"
+        raise ConfigurationError(f"the table {name} {what}; let an owner run: {statement}{owns}") from None
 
 
 def recall(tables: Tables, slot: str) -> Steps[Known | None]:
     """Return the stored state of `slot`."""
-    question = f"SELECT system_id, timeline, position::text FROM {tables.named('cdc')} WHERE slot = $1"
+    question = f"SELECT system_id, timeline, position::text, coverage FROM {tables.named('cdc')} WHERE slot = $1"
     (found,) = yield [Statement(question, (slot,))]
     return Known(*found.rows[0]) if found.rows else None
 
@@ -207,11 +235,12 @@ def recall(tables: Tables, slot: str) -> Steps[Known | None]:
 def remember(tables: Tables, slot: str, known: Known) -> Steps[None]:
     """Write down which server `slot` is read on, and from where; what another relay has acknowledged there since stays."""
     statement = f"""
-        INSERT INTO {tables.named("cdc")} AS known (slot, system_id, timeline, position) VALUES ($1, $2, $3, $4::text::pg_lsn)
+        INSERT INTO {tables.named("cdc")} AS known (slot, system_id, timeline, position, coverage)
+        VALUES ($1, $2, $3, $4::text::pg_lsn, $5)
         ON CONFLICT (slot) DO UPDATE SET system_id = excluded.system_id, timeline = excluded.timeline, position =
             CASE WHEN (known.system_id, known.timeline) = (excluded.system_id, excluded.timeline)
-            THEN greatest(known.position, excluded.position) ELSE excluded.position END"""
-    yield [Statement(statement, (slot, known.system_id, known.timeline, known.position))]
+            THEN greatest(known.position, excluded.position) ELSE excluded.position END, coverage = excluded.coverage"""
+    yield [Statement(statement, (slot, *known))]
 
 
 def beat(tables: Tables, slot: str, position: str) -> Steps[int]:
@@ -260,6 +289,8 @@ class Known(NamedTuple):
     system_id: str
     timeline: int
     position: str
+    coverage: str | None = None
+    """What the tables that are read depended on, as JSON."""
 
 
 class Decision(NamedTuple):

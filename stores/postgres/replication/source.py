@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.storage.changes import Change, ChangesLost, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.stores.postgres.driver import Asyncpg
-from ackwise.stores.postgres.replication import slot
+from ackwise.stores.postgres.replication import coverage, slot
 from ackwise.stores.postgres.replication.connection import LogData, ReplicationConnection, parse_frame, status_update
+from ackwise.stores.postgres.replication.coverage import Coverage, Table
 from ackwise.stores.postgres.replication.reader import Reader
 from ackwise.stores.postgres.replication.slot import Progress, format_lsn, parse_lsn
 from ackwise.stores.postgres.tables import Tables
@@ -21,7 +23,7 @@ from ackwise.stores.protocol.options import CDC
 from ackwise.stores.protocol.outbox import keeping_of
 from ackwise.stores.sql.changes import LogChanges
 from ackwise.stores.sql.connections import Connections
-from ackwise.stores.sql.operation import Statement, Steps
+from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
 if TYPE_CHECKING:
     from ackwise.stores.postgres.replication.reader import Columns
@@ -38,9 +40,22 @@ _REPORT, _REPORT_IDLE = 1.0, 5.0
 _OUTBOX_COLUMNS: Final = ("id", "message_id", "shard", "topic", "message_key", "partition", "headers", "value", "state", "attempts")
 
 _RESOLVE: Final = """
-SELECT n.nspname || '.' || c.relname AS name, c.relkind = 'p' AS is_partitioned
+SELECT c.oid, n.nspname, c.relname, c.relkind = 'p' AS is_partitioned
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
 """
+
+#: The types that domains stand for, also those of domains of domains.
+_BASES: Final = """
+WITH RECURSIVE domains AS (
+    SELECT oid, typbasetype AS base FROM pg_type WHERE typtype = 'd'
+    UNION SELECT domains.oid, typbasetype FROM domains JOIN pg_type ON pg_type.oid = domains.base AND typtype = 'd'
+)
+SELECT domains.oid, base FROM domains JOIN pg_type ON pg_type.oid = base WHERE typtype <> 'd'
+"""
+
+#: What a source of tables has to be told of, and one of the outbox, from which rows are deleted once they were sent.
+_TABLES_NEED: Final = ("insert", "update", "delete", "truncate")
+_OUTBOX_NEEDS: Final = ("insert", "update", "truncate")
 
 
 class PostgresChanges(LogChanges):
@@ -78,7 +93,12 @@ class PostgresChanges(LogChanges):
             is_bounded=True,
         )
         super().__init__(Connections(driver), name, tables, create=create, replace_lost=replace_lost, within=options.timeout)
-        self._known: dict[str, Columns] = {}
+        self._known: dict[Table, Columns] = {}
+        self._bases: dict[int, int] = {}
+        self._settled: int | None = None
+        self._accepted = 0
+        self._wanted: dict[Table, int] = {}
+        self._covered: Coverage = {}
         self._stream: ReplicationConnection | None = None
         self._reader: Reader | None = None
         self._progress = Progress()
@@ -93,7 +113,7 @@ class PostgresChanges(LogChanges):
         stream = await self._connect()
         try:
             system_id, timeline = await stream.identify()
-            wanted, start = await self._prepare(system_id, timeline)
+            start = await self._prepare(system_id, timeline)
             await stream.start(self.name, self._publication)
         except BaseException:
             await stream.close()
@@ -101,7 +121,16 @@ class PostgresChanges(LogChanges):
         self._ready.clear()
         self._progress = Progress(parse_lsn(start))
         identity = f"{system_id}-{timeline}-{self.name}"
-        self._reader = Reader(wanted, identity, self._known, self._progress)
+        self._reader = Reader(
+            self._wanted,
+            identity,
+            self._known,
+            self._progress,
+            settled=self._settled or 0,
+            accepted=self._accepted,
+            bases=self._bases,
+            codec=stream.codec,
+        )
         self._stream, self._end, self._reported, self._remembered = stream, None, 0, parse_lsn(start)
         self._create = self._replace_lost = False  # said for this start, not for one after the next loss
         self._reporting = asyncio.create_task(self._report_on(), name="ackwise reports its position to PostgreSQL")
@@ -114,6 +143,8 @@ class PostgresChanges(LogChanges):
             for data in frames:
                 frame = parse_frame(data)
                 if isinstance(frame, LogData):
+                    if unknown := self._reader.unknown_types(frame.payload):
+                        await self._learn_types(unknown)
                     if (said := self._reader.read(frame.payload)) is not None:
                         self._ready.append(said)
                         self._has_changes |= isinstance(said, Change)
@@ -123,6 +154,22 @@ class PostgresChanges(LogChanges):
                     self._report()
         except (UnreadableChange, ValueError) as error:
             self._end = UnreadableChange(f"{self.address}: {error}")
+        except ChangesLost as error:
+            self._end = self._uncovered(str(error))
+
+    async def _learn_types(self, unknown: Collection[int]) -> None:
+        """Learn which types are domains; what is gone since is no domain, as enumerations are none."""
+        self._bases |= {oid: oid for oid in unknown} | await self._ask(_bases())
+
+    def _uncovered(self, what: str) -> ChangesLost:
+        """The error that ends the relay when `what`, a sentence, changed which rows are read."""
+        missing = (
+            "what the log does not have of it is missing in Kafka" if self._given else "rows that wait in the table are sent from there"
+        )
+        return ChangesLost(
+            f"{self.address}: {what}; the position in the log stays before it, and {missing}. "
+            "Put it right, then start once with --replace-lost-slot to read on"
+        )
 
     def acknowledge(self, position: str) -> None:
         """Everything up to the end of this transaction was sent."""
@@ -145,8 +192,8 @@ class PostgresChanges(LogChanges):
                 ) from None
             raise
 
-    async def _prepare(self, system_id: str, timeline: int) -> tuple[list[str], str]:
-        """The tables to read, and where the slot stands, once everything is there."""
+    async def _prepare(self, system_id: str, timeline: int) -> str:
+        """Where the slot stands, once everything is there, and the tables to read are known."""
         await self._ask(slot.ensure_table(self._tables))
         seen = await self._ask(slot.look_at(self.name))
         if seen is not None and seen.active:
@@ -156,13 +203,13 @@ class PostgresChanges(LogChanges):
         decision = slot.decide(
             self.name, seen, known, system_id, timeline, create=self._create, replace_lost=self._replace_lost, remains=self._remains()
         )
-        wanted = [await self._ask(self._resolved(table)) for table in self._given or [self._tables.named("outbox")]]
-        heartbeat = await self._ask(self._resolved(self._tables.named("cdc")))
+        self._wanted = dict([await self._ask(self._resolved(table)) for table in self._given or [self._tables.named("outbox")]])
+        heartbeat, _ = await self._ask(self._resolved(self._tables.named("cdc")))
         publishing = slot.ensure_publication(
             self._publication,
-            [*wanted, heartbeat],
+            [*self._wanted, heartbeat],
             columns=() if self._given else _OUTBOX_COLUMNS,
-            needs=("insert", "update", "delete") if self._given else ("insert", "update"),
+            needs=_TABLES_NEED if self._given else _OUTBOX_NEEDS,
             create=self._create,
         )
         self._found = await self._ask(publishing)
@@ -175,8 +222,26 @@ class PostgresChanges(LogChanges):
             seen = await self._ask(slot.look_at(self.name))
         if seen is None or seen.confirmed is None:
             raise StoreUnavailable(f"{self.address}: the replication slot {self.name} is not ready; it is tried again")
-        await self._ask(slot.remember(self._tables, self.name, slot.Known(system_id, timeline, seen.confirmed)))
-        return wanted, seen.confirmed
+        await self._cover(known)
+        await self._learn_types(())
+        covered = json.dumps(self._covered)
+        await self._ask(slot.remember(self._tables, self.name, slot.Known(system_id, timeline, seen.confirmed, covered)))
+        return seen.confirmed
+
+    async def _cover(self, known: slot.Known | None) -> None:
+        """Look at what the tables depend on, and compare it with what it was when the position was kept. Raises `ChangesLost`."""
+        now = await self._ask(coverage.look(self._publication, [*self._wanted]))
+        before: Coverage = json.loads(known.coverage) if known is not None and known.coverage is not None else {}
+        changed = coverage.difference(before, now, self._publication, [*self._wanted])
+        if self._replace_lost:
+            self._accepted = parse_lsn(now.end)
+        elif changed is not None:
+            raise self._uncovered(changed)
+        if changed is not None:
+            self._found = (f"{changed}; reading goes on, as --replace-lost-slot says", *self._found)
+        self._covered = now.coverage
+        if self._settled is None:
+            self._settled = parse_lsn(now.end)
 
     async def _make_slot(self) -> None:
         try:
@@ -188,15 +253,23 @@ class PostgresChanges(LogChanges):
                 "and max_replication_slots and max_wal_senders must leave room for it"
             ) from None
 
-    def _resolved(self, table: str) -> Steps[str]:
-        (found,) = yield [Statement(_RESOLVE, (table,))]
+    def _resolved(self, table: str) -> Steps[tuple[Table, int]]:
+        try:
+            (found,) = yield [Statement(_RESOLVE, (table,))]
+        except Failure as failure:
+            if failure.problem is not Problem.REFUSED:
+                raise
+            raise ConfigurationError(
+                f"{self.address}: {table} can't be the name of a table; write schema.table, with double quotes around a part that has "
+                "a dot, a capital or a special character"
+            ) from None
         if not found.rows:
             advice = "correct --table" if self._given else "run `ackwise outbox init URL`"
             raise ConfigurationError(f"{self.address}: there is no table {table}; {advice}")
-        ((name, is_partitioned),) = found.rows
+        ((oid, schema, name, is_partitioned),) = found.rows
         if is_partitioned:
             raise ConfigurationError(f"{self.address}: {table} is partitioned, and the log names its partitions; name those with --table")
-        return str(name)
+        return Table(schema, name), oid
 
     def _require_settings(self) -> Steps[None]:
         if (level := (yield from _first("SHOW wal_level"))) != "logical":
@@ -233,9 +306,17 @@ class PostgresChanges(LogChanges):
                 await self._remember()
 
     async def _remember(self) -> None:
-        done = self._progress.done
-        if await self._ask(slot.beat(self._tables, self.name, format_lsn(done))):
+        """Keep the position, if what the tables depend on is as it was. Otherwise reading ends: raises `ChangesLost`."""
+        done = self._progress.done  # before the look: what changes later is seen the next time
+        if await self._ask(self._kept(done)):
             self._remembered = max(self._remembered, done)
+
+    def _kept(self, done: int) -> Steps[int]:
+        now = yield from coverage.look(self._publication, [*self._wanted])
+        if (changed := coverage.difference(self._covered, now, self._publication, [*self._wanted])) is not None:
+            self._end = self._uncovered(changed)
+            raise self._end
+        return (yield from slot.beat(self._tables, self.name, format_lsn(done)))
 
     def _report(self) -> None:
         """Report what is remembered and no more: a slot that is beyond that was moved, or made again, by another program."""
@@ -254,6 +335,11 @@ class PostgresChanges(LogChanges):
             finally:
                 self._stream = None
                 await stream.close()
+
+
+def _bases() -> Steps[dict[int, int]]:
+    (found,) = yield [Statement(_BASES)]
+    return {row[0]: row[1] for row in found.rows}
 
 
 def _first(text: str, *values: object) -> Steps[Any]:

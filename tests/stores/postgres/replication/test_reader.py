@@ -13,6 +13,7 @@ from tests.stores.cases import case
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.storage.changes import Change, ChangesLost, Committed, NotInLog, Operation, UnreadableChange
+from ackwise.stores.postgres.replication.coverage import Table
 from ackwise.stores.postgres.replication.pgoutput import UNCHANGED, Unchanged
 from ackwise.stores.postgres.replication.reader import Columns, Reader
 from ackwise.stores.postgres.replication.slot import Decision, Known, Progress, Slot, decide, findings, wrong_with
@@ -49,8 +50,8 @@ def insert(*values: bytes | None, oid: int = 7) -> bytes:
 ONE = (b"1", b"tea", b"t", b"\\x00ff")
 
 
-def reader(progress: Progress | None = None, known: dict[str, Columns] | None = None) -> Reader:
-    return Reader(["public.orders"], "sys-1-slot", {} if known is None else known, progress or Progress())
+def reader(progress: Progress | None = None, known: dict[Table, Columns] | None = None, **options: Any) -> Reader:
+    return Reader({Table("public", "orders"): 7}, "sys-1-slot", {} if known is None else known, progress or Progress(), **options)
 
 
 def read(of: Reader, *payloads: bytes) -> list[Change | Committed]:
@@ -138,7 +139,7 @@ def test_what_no_server_sends_is_an_error_and_no_change() -> None:
 
 
 def test_a_dropped_or_changed_column_ends_the_stream_and_a_new_one_does_not() -> None:
-    known: dict[str, Columns] = {}
+    known: dict[Table, Columns] = {}
     for later, sentence in (
         (ORDERS[:3], "column raw is gone"),
         ((*ORDERS[:3], ("raw", 25, False)), "column raw has another type"),
@@ -280,5 +281,5 @@ def test_a_publication_that_leaves_something_out_is_refused() -> None:
     ]
     for published, operations, sentence in table:
         with case(published, operations, sentence):
-            wrong = wrong_with("p", ["public.t"], published, operations, columns=["id", "value"], needs=["insert"])
+            wrong = wrong_with("p", [Table("public", "t")], published, operations, columns=["id", "value"], needs=["insert"])
             assert wrong is None if sentence is None else sentence in str(wrong)

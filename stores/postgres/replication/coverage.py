@@ -1,0 +1,137 @@
+"""What "all rows of a table" depends on: rows of the catalogue, which are compared each time before the position is kept.
+
+The log has the changes of what the publication had at the time, under the name that the table had at the time. So a change of either passes
+changes over in silence. A change that was taken back counts too: it leaves another oid or another transaction (`xmin`) behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ackwise.stores.sql.operation import Statement, Steps
+
+
+class Table(NamedTuple):
+    """A table's name. As a text it can be given to `--table`."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join(part if _PLAIN.fullmatch(part) else _quoted(part) for part in self)
+
+    @property
+    def quoted(self) -> str:
+        """The name as SQL."""
+        return ".".join(map(_quoted, self))
+
+
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+Coverage = Mapping[str, Mapping[str, str]]
+"""By table (quoted): what it depends on, as `kind oid`, and the state of that."""
+
+
+class Seen(NamedTuple):
+    """A look at the catalogue."""
+
+    end: str
+    """Where the log ended just before."""
+    coverage: Coverage
+    names: Mapping[str, str]
+    """Those of relations, by `kind oid`."""
+
+
+_NOW: Final = "SELECT pg_current_wal_insert_lsn()::text, to_regclass('pg_catalog.pg_publication_namespace') IS NOT NULL"
+
+#: `line` is the table and what it is a partition of, `below` the partitions and children of all these.
+_FACTS: Final = """
+WITH RECURSIVE given AS (
+    SELECT given.name, c.oid AS relid, c.* FROM unnest($2::text[]) AS given (name) JOIN pg_class AS c ON c.oid = to_regclass(given.name)
+), line AS (
+    SELECT name, relid FROM given
+    UNION SELECT name, inhparent FROM line JOIN pg_inherits ON inhrelid = line.relid
+    JOIN pg_class AS c ON c.oid = inhrelid AND c.relispartition
+), below AS (
+    SELECT name, relid FROM line UNION SELECT name, inhrelid FROM below JOIN pg_inherits ON inhparent = below.relid
+)
+SELECT name, 'table' AS kind, NULL::oid AS who, concat_ws('/', relid, relkind, relpersistence) AS state FROM given
+UNION ALL SELECT name, 'identity', NULL, relreplident::text FROM given
+UNION ALL SELECT name, 'children', NULL, '' FROM given WHERE relhassubclass
+UNION ALL SELECT name, 'place', inhparent, i.xmin::text
+    FROM line JOIN pg_inherits AS i ON inhrelid = line.relid JOIN pg_class AS c ON c.oid = inhrelid AND c.relispartition
+UNION ALL SELECT name, 'below', inhrelid, i.xmin::text FROM below JOIN pg_inherits AS i ON inhparent = below.relid
+    WHERE NOT EXISTS (SELECT FROM line WHERE line.name = below.name AND line.relid = inhrelid)
+UNION ALL SELECT name, 'publication', NULL, concat_ws('/', p.oid, p.xmin) FROM given, pg_publication AS p WHERE pubname = $1
+UNION ALL SELECT name, 'entry', prrelid, concat_ws('/', r.oid, r.xmin)
+    FROM line JOIN pg_publication_rel AS r ON prrelid = line.relid JOIN pg_publication AS p ON p.oid = prpubid AND pubname = $1
+"""
+
+#: Since PostgreSQL 15.
+_OF_SCHEMAS: Final = """
+UNION ALL SELECT line.name, 'schema', pnnspid, concat_ws('/', n.oid, n.xmin) FROM line JOIN pg_class AS c ON c.oid = line.relid
+    JOIN pg_publication_namespace AS n ON pnnspid = relnamespace JOIN pg_publication AS p ON p.oid = pnpubid AND pubname = $1
+"""
+
+_NAMED: Final = """
+SELECT name, kind, who, state, (
+    SELECT format('%I.%I', nspname, relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace WHERE c.oid = who
+) FROM ({facts}) AS facts
+"""
+
+
+def look(publication: str, tables: Sequence[Table]) -> Steps[Seen]:
+    """Return what `tables` depend on now."""
+    (now,) = yield [Statement(_NOW)]
+    ((end, has_schemas),) = now.rows
+    facts = _NAMED.format(facts=_FACTS + (_OF_SCHEMAS if has_schemas else ""))
+    (found,) = yield [Statement(facts, (publication, [table.quoted for table in tables]))]
+    coverage: dict[str, dict[str, str]] = {}
+    names: dict[str, str] = {}
+    for table, kind, who, state, named in found.rows:
+        key = kind if who is None else f"{kind} {who}"
+        coverage.setdefault(table, {})[key] = state
+        if named is not None:
+            names[key] = named
+    return Seen(end, coverage, names)
+
+
+#: What a difference means, by its kind, the plainest first.
+_MEANS: Final = {
+    "table": "{table} was dropped, renamed, moved to another schema, made again or made unlogged",
+    "publication": "the publication {publication} was changed, dropped or made again",
+    "entry": "the entry of {who} in the publication {publication} was made, changed or dropped, or dropped and made again",
+    "schema": "the entry of the schema of {table} in the publication {publication} was made, dropped, or dropped and made again",
+    "place": "{table} was attached to a partitioned table or detached from it",
+    "below": "{who} is a new partition or child beside or below {table}, and the log names its rows by {who}",
+    "children": "{table} has or had a child (INHERITS), and the log names its rows by the child",
+    "identity": "the replica identity of {table} was changed",
+}
+
+
+def difference(before: Coverage, now: Seen, publication: str, tables: Sequence[Table]) -> str | None:
+    """Return what changed of those of `tables` that there were before, as the start of a sentence; `None` if nothing did.
+
+    A partition or child that is gone leaves nothing out, and REPLICA IDENTITY FULL puts more into the log.
+    """
+    for table in tables:
+        was, is_now = before.get(table.quoted), now.coverage.get(table.quoted, {})
+        if was is None:
+            continue
+        changed = [key for key in was.keys() | is_now.keys() if was.get(key) != is_now.get(key) and not _adds(key, is_now.get(key))]
+        for kind, means in _MEANS.items():
+            for key in sorted(key for key in changed if key.partition(" ")[0] == kind):
+                return means.format(table=table, publication=publication, who=now.names.get(key, table))
+    return None
+
+
+def _adds(key: str, state: str | None) -> bool:
+    """Whether nothing is left out with this new `state`, `None` if it is gone."""
+    return (state is None and key.startswith(("below", "children"))) or (key == "identity" and state == "f")
