@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.plugin.outbox.cdc.world import World, until
 
@@ -35,7 +37,7 @@ async def shop(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def reading(shop: World, *tables: str, **options: object) -> CdcRelay:
+def reading(shop: World, *tables: str, **options: Any) -> CdcRelay:
     return shop.relay(to_message, tables=tables or ["orders"], **options)
 
 
