@@ -146,6 +146,97 @@ async def test_a_changed_table_stops_the_relay_and_the_next_one_reads_on(shop: W
     assert shop.kafka.values[2] == b"{'id': 3, 'note': 'c', 'more': None}"
 
 
+async def test_data_and_ddl_in_one_transaction_stop_the_relay_once_and_the_next_start_reads_both(shop: World) -> None:
+    def mapping(change: Change) -> Outgoing | None:
+        return Outgoing("orders", repr(dict(change.row)).encode())
+
+    steps = (
+        "INSERT INTO orders VALUES (1, '10', true)",
+        "ALTER TABLE orders ALTER note TYPE int USING note::int",
+        "INSERT INTO orders VALUES (2, 20, true)",
+        "ALTER TABLE orders RENAME paid TO settled",
+        "UPDATE orders SET note = note + 1",
+        "ALTER TABLE orders DROP settled",
+        "INSERT INTO orders VALUES (3, 30)",
+    )
+    async with shop.ends_with(UnreadableChange, "changed while it was read, column note has another type", orders(shop)):
+        await shop.database.execute(f"BEGIN; {'; '.join(steps)}; COMMIT")
+    shop.kafka.sent.clear()
+    async with shop.running(orders(shop, mapping)):
+        await until(lambda: len(shop.kafka.sent) == 5)
+    assert shop.kafka.values == [
+        b"{'id': 1, 'note': '10', 'paid': True}",
+        b"{'id': 2, 'note': 20, 'paid': True}",
+        b"{'id': 1, 'note': 11, 'settled': True}",
+        b"{'id': 2, 'note': 21, 'settled': True}",
+        b"{'id': 3, 'note': 30}",
+    ]
+
+
+async def test_names_with_dots_capitals_and_quotes_are_read(shop: World) -> None:
+    seen: list[Change] = []
+
+    def mapping(change: Change) -> Outgoing | None:
+        seen.append(change)
+        return Outgoing("orders", b"")
+
+    dotted, odd, other = '"my.shop"."old.Orders"', """ "it's ""odd" """.strip(), 'my."shop.old.Orders"'
+    await shop.database.execute('CREATE SCHEMA "my.shop"; CREATE SCHEMA my')
+    for table in (dotted, odd, other):
+        await shop.database.execute(f'CREATE TABLE {table} ("Id.x" int PRIMARY KEY)')
+    await shop.database.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    for number, publication in enumerate(("everything", "ackwise")):
+        slot = f"{shop.slot}_{number}"
+        async with shop.running(shop.relay(mapping, name=slot, publication=publication, tables=[dotted, odd])):
+            for table in (other, dotted, odd):
+                await shop.database.execute(f"INSERT INTO {table} VALUES ({number})")
+            await until(lambda: len(seen) == 2)
+        assert [(change.table, change.row) for change in seen] == [
+            ("my.shop.old.Orders", {"Id.x": number}),
+            ("public.it's \"odd", {"Id.x": number}),
+        ]
+        seen.clear()
+    for wrong in ("my.shop.old.Orders", "a.b.c", '"half', "", "a..b"):
+        await shop.refuses(ConfigurationError, "double quotes around a part that has a dot", shop.relay(mapping, tables=[wrong]))
+
+
+async def test_a_table_that_inherits_is_refused_until_its_children_are_named(shop: World) -> None:
+    await shop.database.execute("CREATE TABLE late () INHERITS (orders); ALTER TABLE late ADD PRIMARY KEY (id)")
+    sentence = r"late inherits from orders, .*name it with --table, too, or run: ALTER TABLE late NO INHERIT orders"
+    await shop.refuses(ConfigurationError, sentence, orders(shop))
+    assert await shop.database.fetchval("SELECT count(*) FROM pg_publication") == 0
+    await shop.database.execute("CREATE PUBLICATION ackwise FOR ALL TABLES")
+    await shop.refuses(ConfigurationError, sentence, orders(shop))
+    both = shop.relay(lambda change: Outgoing("orders", change.table.encode()), tables=["orders", "late"])
+    async with shop.running(both):
+        await shop.database.execute("INSERT INTO orders VALUES (1); INSERT INTO late VALUES (2)")
+        await until(lambda: shop.kafka.values == [b"public.orders", b"public.late"])
+
+
+async def test_what_no_publication_can_have_is_refused_where_there_is_one_too(shop: World) -> None:
+    await shop.database.execute(
+        "CREATE VIEW seen AS SELECT * FROM other; CREATE UNLOGGED TABLE brief (id int PRIMARY KEY);"
+        "CREATE MATERIALIZED VIEW kept AS SELECT 1 AS id; CREATE SEQUENCE numbers; CREATE PUBLICATION ackwise FOR ALL TABLES"
+    )
+    for table in ("seen", "kept", "numbers", "brief"):
+        sentence = "is an unlogged table" if table == "brief" else "is no table"
+        await shop.refuses(ConfigurationError, f"{table} {sentence}", shop.relay(to_message, tables=[table]))
+
+
+async def test_a_publication_that_names_the_root_of_partitions_is_refused(shop: World) -> None:
+    await shop.database.execute(
+        "CREATE TABLE years (id int, year int, PRIMARY KEY (id, year)) PARTITION BY LIST (year);"
+        "CREATE TABLE year_1 PARTITION OF years FOR VALUES IN (1);"
+        "CREATE PUBLICATION ackwise FOR TABLE years, year_1 WITH (publish_via_partition_root = true)"
+    )
+    await shop.refuses(ConfigurationError, r"SET \(publish_via_partition_root = false\)", shop.relay(to_message, tables=["year_1"]))
+
+
+async def test_a_publication_without_truncate_is_refused(shop: World) -> None:
+    await shop.database.execute("CREATE PUBLICATION ackwise FOR TABLE orders WITH (publish = 'insert, update, delete')")
+    await shop.refuses(ConfigurationError, r"not publish truncate; .*\(publish = 'insert, update, delete, truncate'\)", orders(shop))
+
+
 async def test_a_lost_slot_of_a_table_says_that_changes_are_missing(shop: World) -> None:
     async with shop.running(orders(shop)):
         pass
