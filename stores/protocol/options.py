@@ -125,7 +125,6 @@ def split(
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
-        _ = parts.port if one_host else None  # is read only now, and may be no number
     except ValueError:
         raise unreadable from None
     # A password with a bare /, ? or # puts what follows it behind the address, where it would be shown.
@@ -135,7 +134,18 @@ def split(
         raise ConfigurationError(f"the URL of the {store} store starts with {' or '.join(f'{scheme}://' for scheme in schemes)}")
     for name, _value in pairs:
         _refuse_unknown(name, known, store)
+    _require_ports(parts.netloc.rpartition("@")[2], [value for name, value in pairs if name == "port"], store, one_host=one_host)
     return parts, pairs
+
+
+def _require_ports(hosts: str, ports: Sequence[str], store: str, *, one_host: bool) -> None:
+    """Raise `ConfigurationError` for a port that none can be. It is not repeated: it may be a part of a password."""
+    written = [host.rpartition("]")[2].partition(":")[2] for host in ([hosts] if one_host else hosts.split(","))]
+    for port in (*written, *",".join(ports).split(",")):
+        if port and not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536):
+            raise ConfigurationError(
+                f"the URL of the {store} store can't be read: a port in it is no number from 1 to 65535; correct it, or leave it out"
+            )
 
 
 def numbered(texts: Mapping[str, str], store: str) -> dict[str, Any]:

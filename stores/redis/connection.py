@@ -139,7 +139,7 @@ def _host(place: str) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    if not host:
+    if not host or port == 0:
         raise ConfigurationError(f"the URL of the Redis store has no host and port that can be read; write {_FORMS}")
     return host, port or 6379
 

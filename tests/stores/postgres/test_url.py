@@ -13,6 +13,25 @@ from ackwise.plugin.registry import open_store
 from ackwise.stores.postgres import PostgresStore, from_url
 from ackwise.stores.postgres.url import Options, parse
 
+#: Hosts and options with a port that there is not.
+PORTS = (
+    "h:0/x",
+    "h:65536/x",
+    "h:99999999999999999999/x",
+    "h:-1/x",
+    "h:a/x",
+    "h1:1,h2:70000/x",
+    "[::1]:70000/x",
+    "h/x?port=0",
+    "/x?port=1,x",
+)
+
+
+def test_a_port_may_be_any_that_there_is_or_left_out() -> None:
+    for place in ("h", "h:", "h:1", "h:65535", "[::1]", "[::1]:5432", "h1,h2:2", "h1:1,[::2]:2", ""):
+        with case(place):
+            assert parse(f"postgres://u:secret@{place}/x?port=,65535")[0]
+
 
 def test_both_schemes_lead_to_the_store() -> None:
     for scheme in ["postgresql", "postgres"]:
@@ -49,6 +68,7 @@ def test_a_url_that_can_not_work_is_refused_without_repeating_secrets() -> None:
         ("postgres://h/x?schema=", "schema is empty"),
         ("postgres://u:sec@ret?timeout=secret@h/x", "can't be read"),
         ("postgres://u:secret@[h/x", "can't be read"),
+        *((f"postgres://u:secret@{place}", "is no number from 1 to 65535") for place in PORTS),
         ("mysql://u:secret@h/x", "starts with postgresql:// or postgres://"),
     ]:
         with case(url, sentence):

@@ -49,6 +49,8 @@ def test_a_url_that_can_not_work_is_refused() -> None:
     for url, sentence in [
         ("redis://", "no host and port that can be read"),
         ("redis://host:port", "no host and port that can be read"),
+        ("redis://host:0", "no host and port that can be read"),
+        ("redis+cluster://host:1,host:65536", "no host and port that can be read"),
         ("redis://host/zero", "ends with a number of a database, and for a cluster with none"),
         ("redis+cluster://host/1", "ends with a number of a database, and for a cluster with none"),
         ("redis://a,b", r"several hosts are for a cluster; write redis\+cluster://"),
