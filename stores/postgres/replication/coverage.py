@@ -36,7 +36,7 @@ def _quoted(name: str) -> str:
 
 
 Coverage = Mapping[str, Mapping[str, str]]
-"""By table (quoted): what it depends on, as `kind oid`, and the state of that."""
+"""By table (quoted), or `root oid` for partitions: what it depends on, as `kind oid`, and the state of that."""
 
 
 class Seen(NamedTuple):
@@ -51,39 +51,39 @@ class Seen(NamedTuple):
 
 _NOW: Final = "SELECT pg_current_wal_insert_lsn()::text, to_regclass('pg_catalog.pg_publication_namespace') IS NOT NULL"
 
-#: `line` is the table and what it is a partition of, `below` the partitions and children of all these.
+#: `line` is the table and what it is a partition of. Partitions are listed once for their root, however many of them are read.
 _FACTS: Final = """
-WITH RECURSIVE given AS (
-    SELECT given.name, c.oid AS relid, c.* FROM unnest($2::text[]) AS given (name) JOIN pg_class AS c ON c.oid = to_regclass(given.name)
-), line AS (
-    SELECT name, relid FROM given
-    UNION SELECT name, inhparent FROM line JOIN pg_inherits ON inhrelid = line.relid
-    JOIN pg_class AS c ON c.oid = inhrelid AND c.relispartition
-), below AS (
-    SELECT name, relid FROM line UNION SELECT name, inhrelid FROM below JOIN pg_inherits ON inhparent = below.relid
+WITH given AS MATERIALIZED (
+    SELECT given.name, c.oid, c.relkind, c.relpersistence, c.relreplident, c.relhassubclass, c.relispartition
+    FROM unnest($2::text[]) AS given (name) JOIN pg_class AS c ON c.oid = to_regclass(given.name)
+), line AS MATERIALIZED (
+    SELECT name, oid, relispartition FROM given
+    UNION SELECT name, relid, true FROM given, pg_partition_ancestors(given.oid) AS relid WHERE relispartition
+), trees AS MATERIALIZED (
+    SELECT root, relid, parentrelid
+    FROM (SELECT DISTINCT pg_partition_root(oid)::oid AS root FROM given WHERE relispartition) AS roots, pg_partition_tree(root)
+), facts AS MATERIALIZED (
+    SELECT name, 'table' AS kind, NULL::oid AS who, concat_ws('/', oid, relkind, relpersistence) AS state FROM given
+    UNION ALL SELECT name, 'identity', NULL, relreplident::text FROM given
+    UNION ALL SELECT name, 'children', NULL, '' FROM given WHERE relhassubclass
+    UNION ALL SELECT name, 'child', inhrelid, i.xmin::text FROM given JOIN pg_inherits AS i ON inhparent = given.oid
+    UNION ALL SELECT name, 'place', inhparent, i.xmin::text FROM line JOIN pg_inherits AS i ON inhrelid = line.oid AND relispartition
+    UNION ALL SELECT 'root ' || root, 'partition', relid, i.xmin::text
+        FROM trees JOIN pg_inherits AS i ON inhrelid = relid AND inhparent = parentrelid
+    UNION ALL SELECT name, 'publication', NULL, concat_ws('/', p.oid, p.xmin) FROM given, pg_publication AS p WHERE pubname = $1
+    UNION ALL SELECT name, 'entry', prrelid, concat_ws('/', r.oid, r.xmin)
+        FROM line JOIN pg_publication_rel AS r ON prrelid = line.oid JOIN pg_publication AS p ON p.oid = prpubid AND pubname = $1
+    {of_schemas}
 )
-SELECT name, 'table' AS kind, NULL::oid AS who, concat_ws('/', relid, relkind, relpersistence) AS state FROM given
-UNION ALL SELECT name, 'identity', NULL, relreplident::text FROM given
-UNION ALL SELECT name, 'children', NULL, '' FROM given WHERE relhassubclass
-UNION ALL SELECT name, 'place', inhparent, i.xmin::text
-    FROM line JOIN pg_inherits AS i ON inhrelid = line.relid JOIN pg_class AS c ON c.oid = inhrelid AND c.relispartition
-UNION ALL SELECT name, 'below', inhrelid, i.xmin::text FROM below JOIN pg_inherits AS i ON inhparent = below.relid
-    WHERE NOT EXISTS (SELECT FROM line WHERE line.name = below.name AND line.relid = inhrelid)
-UNION ALL SELECT name, 'publication', NULL, concat_ws('/', p.oid, p.xmin) FROM given, pg_publication AS p WHERE pubname = $1
-UNION ALL SELECT name, 'entry', prrelid, concat_ws('/', r.oid, r.xmin)
-    FROM line JOIN pg_publication_rel AS r ON prrelid = line.relid JOIN pg_publication AS p ON p.oid = prpubid AND pubname = $1
+SELECT name, kind, who, state, (
+    SELECT format('%I.%I', nspname, relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace WHERE c.oid = who
+) FROM facts
 """
 
 #: Since PostgreSQL 15.
 _OF_SCHEMAS: Final = """
-UNION ALL SELECT line.name, 'schema', pnnspid, concat_ws('/', n.oid, n.xmin) FROM line JOIN pg_class AS c ON c.oid = line.relid
-    JOIN pg_publication_namespace AS n ON pnnspid = relnamespace JOIN pg_publication AS p ON p.oid = pnpubid AND pubname = $1
-"""
-
-_NAMED: Final = """
-SELECT name, kind, who, state, (
-    SELECT format('%I.%I', nspname, relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace WHERE c.oid = who
-) FROM ({facts}) AS facts
+    UNION ALL SELECT line.name, 'schema', pnnspid, concat_ws('/', n.oid, n.xmin) FROM line JOIN pg_class AS c ON c.oid = line.oid
+        JOIN pg_publication_namespace AS n ON pnnspid = relnamespace JOIN pg_publication AS p ON p.oid = pnpubid AND pubname = $1
 """
 
 
@@ -91,7 +91,7 @@ def look(publication: str, tables: Sequence[Table]) -> Steps[Seen]:
     """Return what `tables` depend on now."""
     (now,) = yield [Statement(_NOW)]
     ((end, has_schemas),) = now.rows
-    facts = _NAMED.format(facts=_FACTS + (_OF_SCHEMAS if has_schemas else ""))
+    facts = _FACTS.format(of_schemas=_OF_SCHEMAS if has_schemas else "")
     (found,) = yield [Statement(facts, (publication, [table.quoted for table in tables]))]
     coverage: dict[str, dict[str, str]] = {}
     names: dict[str, str] = {}
@@ -109,9 +109,10 @@ _MEANS: Final = {
     "publication": "the publication {publication} was changed, dropped or made again",
     "entry": "the entry of {who} in the publication {publication} was made, changed or dropped, or dropped and made again",
     "schema": "the entry of the schema of {table} in the publication {publication} was made, dropped, or dropped and made again",
-    "place": "{table} was attached to a partitioned table or detached from it",
-    "below": "{who} is a new partition or child beside or below {table}, and the log names its rows by {who}",
-    "children": "{table} has or had a child (INHERITS), and the log names its rows by the child",
+    "place": "{table} was attached to a partitioned table, or detached from it",
+    "child": "{who} inherits from {table}, and the log names its rows by {who}: name it with --table, too",
+    "children": "{table} has or had a child that inherits from it, and the log names the child's rows by the child",
+    "partition": "{who} is a new partition beside what is read, and the log names its rows by {who}: name it with --table, too",
     "identity": "the replica identity of {table} was changed",
 }
 
@@ -121,17 +122,19 @@ def difference(before: Coverage, now: Seen, publication: str, tables: Sequence[T
 
     A partition or child that is gone leaves nothing out, and REPLICA IDENTITY FULL puts more into the log.
     """
-    for table in tables:
-        was, is_now = before.get(table.quoted), now.coverage.get(table.quoted, {})
+    quoted = {table.quoted: table for table in tables}
+    for name in (*quoted, *sorted(now.coverage.keys() - quoted.keys())):
+        was, is_now = before.get(name), now.coverage.get(name, {})
         if was is None:
             continue
         changed = [key for key in was.keys() | is_now.keys() if was.get(key) != is_now.get(key) and not _adds(key, is_now.get(key))]
         for kind, means in _MEANS.items():
             for key in sorted(key for key in changed if key.partition(" ")[0] == kind):
+                table = quoted.get(name, name)
                 return means.format(table=table, publication=publication, who=now.names.get(key, table))
     return None
 
 
 def _adds(key: str, state: str | None) -> bool:
     """Whether nothing is left out with this new `state`, `None` if it is gone."""
-    return (state is None and key.startswith(("below", "children"))) or (key == "identity" and state == "f")
+    return (state is None and key.startswith(("partition", "child"))) or (key == "identity" and state == "f")
