@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ChangesLost(AckwiseError):
-    """The log no longer has what comes after the acknowledged position. A new start is an operator's decision."""
+    """The log does not have what comes after the acknowledged position, or what is read was changed. To go on is an operator's decision."""
 
 
 class UnreadableChange(AckwiseError):

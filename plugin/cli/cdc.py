@@ -49,7 +49,10 @@ _Create = Annotated[
 ]
 _Replace = Annotated[
     bool,
-    typer.Option("--replace-lost-slot", help="After a slot was lost, start again at the end of the log; read the page on it first."),
+    typer.Option(
+        "--replace-lost-slot",
+        help="After a slot was lost, start again at the end of the log; after a change of what is read, read on. Read the page on it first.",
+    ),
 ]
 _Tables = Annotated[
     list[str] | None,

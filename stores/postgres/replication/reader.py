@@ -159,7 +159,7 @@ class Reader:
         if payload[:1] != b"R":
             return set()
         message = parse(payload, self._codec)
-        assert isinstance(message, Relation), "its kind says so"
+        assert isinstance(message, Relation), "messages of this kind are"
         return {column.type_oid for column in message.columns if column.type_oid >= _USERS} - self._bases.keys()
 
     def read(self, payload: bytes) -> Change | Committed | None:
