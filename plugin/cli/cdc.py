@@ -51,7 +51,7 @@ _Replace = Annotated[
     bool,
     typer.Option(
         "--replace-lost-slot",
-        help="After a slot was lost, start again at the end of the log; after a change of what is read, read on. Read the page on it first.",
+        help="Start again at the end of the log after a slot was lost; read on after a change of what is read. See the page on it first.",
     ),
 ]
 _Tables = Annotated[
