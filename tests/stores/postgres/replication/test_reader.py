@@ -158,13 +158,62 @@ def test_a_dropped_or_changed_column_ends_the_stream_and_a_new_one_does_not() ->
     assert change.row["more"] == "x"
 
 
+def truncate(*oids: int) -> bytes:
+    return b"T" + struct.pack(f"!IB{len(oids)}I", len(oids), 0, *oids)
+
+
+def test_what_changes_the_rows_of_a_table_ends_the_stream_unless_it_was_accepted() -> None:
+    other = relation(oid=8, table="other")
+    for payloads, sentence in (
+        ([relation(), truncate(7)], r"public\.orders was emptied by TRUNCATE, .* the transaction that was committed at 0/10"),
+        ([relation(), other, truncate(8, 7)], "emptied by TRUNCATE"),
+        ([relation(table="gone")], r"public\.orders was renamed to public\.gone"),
+        ([relation(oid=9)], r"public\.orders was another table"),
+    ):
+        with case(sentence):
+            with pytest.raises(ChangesLost, match=sentence):
+                read(reader(), begin(16), *payloads)
+            with pytest.raises(ChangesLost, match=sentence):
+                read(reader(accepted=15, settled=99), begin(16), *payloads)
+            assert read(reader(accepted=16), begin(16), *payloads, commit(16, 32)) == [Committed("0/20")]
+    assert read(reader(), begin(16), other, truncate(8)) == []
+
+
+def test_a_table_that_was_renamed_or_made_again_is_read_once_that_is_accepted() -> None:
+    one = (b"1", None, None, None)
+    payloads = [begin(16), relation(table="gone"), insert(*one), relation(oid=9), insert(*one, oid=9), relation(oid=8, table="other")]
+    changes = read(reader(accepted=16), *payloads, insert(*one, oid=8))
+    assert [change.table for change in changes if isinstance(change, Change)] == ["public.gone", "public.orders"]
+
+
+def test_columns_change_freely_up_to_what_was_there_at_the_start() -> None:
+    changed = (*ORDERS[:3], ("raw", 25, False))
+    payloads = [begin(16), relation(), insert(*ONE), relation(columns=changed), insert(*ONE), commit(16, 32)]
+    assert [each.row["raw"] for each in read(reader(settled=16), *payloads) if isinstance(each, Change)] == [b"\x00\xff", "\\x00ff"]
+    with pytest.raises(UnreadableChange, match="column raw has another type"):
+        read(reader(settled=15), *payloads)
+
+
+def test_a_type_of_users_is_asked_for_once_and_read_as_what_it_stands_for() -> None:
+    bases = {16400: 23}
+    of = reader(bases=bases)
+    columns = (("id", 20, True), ("count", 16400, False), ("mood", 16401, False), ("mine", 16383, False))
+    assert of.unknown_types(relation(columns=columns)) == {16401}
+    assert of.unknown_types(insert(*ONE)) == set()
+    bases[16401] = 16401
+    assert of.unknown_types(relation(columns=columns)) == set()
+    (change,) = read(of, begin(16), relation(columns=columns), insert(b"1", b"2", b"so so", b"x"))
+    assert isinstance(change, Change)
+    assert change.row == {"id": 1, "count": 2, "mood": "so so", "mine": "x"}
+
+
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([begin(16), relation(), insert(*ONE), commit(16, 32)])), max_size=8))
 def test_any_stream_is_changes_or_an_error(payloads: list[bytes]) -> None:
     of = reader()
     for payload in payloads:
         try:
             said = of.read(payload)
-        except UnreadableChange:
+        except (UnreadableChange, ChangesLost):
             return
         assert said is None or isinstance(said, (Change, Committed))
 
