@@ -139,10 +139,14 @@ def split(
 
 
 def _require_ports(hosts: str, ports: Sequence[str], store: str, *, one_host: bool) -> None:
-    """Raise `ConfigurationError` for a port that none can be. It is not repeated: it may be a part of a password."""
+    """Raise `ConfigurationError` for a port that none can be; several hosts are the driver's to read.
+
+    It is not repeated: it may be a part of a password.
+    """
     written = [host.rpartition("]")[2].partition(":")[2] for host in ([hosts] if one_host else hosts.split(","))]
     for port in (*written, *",".join(ports).split(",")):
-        if port and not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536):
+        is_number = port.removeprefix("-").isdecimal()
+        if (is_number and not (len(port) < 6 and 0 < int(port) < 65536)) or (port and one_host and not is_number):
             raise ConfigurationError(
                 f"the URL of the {store} store can't be read: a port in it is no number from 1 to 65535; correct it, or leave it out"
             )
