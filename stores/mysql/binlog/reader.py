@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ackwise.middleware.storage.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
 from ackwise.stores.mysql.binlog.position import Place, Progress, number_of
-from ackwise.stores.mysql.binlog.rows import Columns, TableMap, packed_integer
+from ackwise.stores.mysql.binlog.rows import Columns, TableMap, decoded, packed_integer
+from ackwise.stores.mysql.binlog.statements import Token, name_in_statements, tokens, touched
 from ackwise.stores.sql.changes import require_same
 
 #: Bytes of a transaction's rows that are held; a larger one is read twice.
@@ -24,10 +25,8 @@ MOST_HELD: Final = 4 * 2**20
 
 _HEADER: Final = struct.Struct("<IBIIIH")
 
-#: The first words of statements in a transaction that change no row by themselves; those of MariaDB's rows stand behind CREATE … SELECT.
-_HARMLESS: Final = frozenset({b"CREATE", b"DROP", b"ALTER", b"TRUNCATE", b"RENAME", b"SAVEPOINT", b"RELEASE", b"XA", b"SET", b"ANALYZE"})
-
-_COMMENTS: Final = re.compile(rb"(?s)(\s|/\*.*?\*/|#[^\n]*\n|--\s[^\n]*\n|[(;])*")
+#: The first words of statements that start and end transactions and their parts.
+_CONTROL: Final = ("COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA")
 _BACK_TO: Final = re.compile(rb"(?is)ROLLBACK(?:\s+WORK)?\s+TO(?:\s+SAVEPOINT)?\s+(.+)")
 
 _INSERTS, _UPDATES, _DELETES = (23, 30), (24, 31), (25, 32)
@@ -36,6 +35,19 @@ _SECOND_VERSION: Final = (30, 31, 32)
 #: Events whose content is packed, which is not read: of MariaDB's log_bin_compress, and of MySQL.
 _PACKED: Final = frozenset({39, 40, *range(165, 172)})
 
+#: LOAD DATA as a statement, and the data for it.
+_LOADED: Final = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
+
+#: Events that say nothing of rows: variables of statements, comments, heartbeats, GTIDs, and descriptions of the log itself.
+_OTHER: Final = frozenset({3, 4, 5, 13, 14, 27, 28, 29, 33, 34, 35, 36, 37, 41, 42, 160, 161, 162, 163, 164})
+
+#: The bit of an event that may be passed over by readers that do not know it.
+_IGNORABLE: Final = 0x80
+
+#: Sizes of what the server says of a statement's session, by kind, up to the character set.
+_SESSION_SIZES: Final = {0: 4, 1: 8, 3: 4}
+_SQL_MODE, _CATALOG, _CHARSET = 1, 6, 4
+
 
 class Wanted(NamedTuple):
     """A table as the log describes it."""
@@ -43,6 +55,8 @@ class Wanted(NamedTuple):
     operations: Collection[Operation] = frozenset(Operation)
     texts: tuple[str, ...] = ()
     """Columns of bytes that are text."""
+    digits: Mapping[str, int] = {}
+    """How many characters the server writes at least for the number in a column."""
 
 
 @dataclass(slots=True)
@@ -80,6 +94,7 @@ class Reader:
         most_held: int = MOST_HELD,
     ) -> None:
         self._wanted, self._server, self._known, self._progress, self._encodings = wanted, server, known, progress, encodings
+        self._names = {name_in_statements(table): table for table in wanted}
         self._tables_are_read, self._most_held = tables_are_read, most_held
         self._sure: tuple[Place, list[tuple[int, int]]] | None = None
         self._at = self._before = progress.done
@@ -88,6 +103,8 @@ class Reader:
         """Whether the log has said which file this is."""
         self.again: Place | None = None
         """Where the log is to be read from once more: a transaction was too large to be held, and it commits."""
+        self.behind: Place | None = None
+        """Where to read on after a statement that was refused, if that is the answer to it."""
         self._reset()
 
     def _reset(self) -> None:
@@ -104,14 +121,14 @@ class Reader:
     def read(self, packet: bytes) -> list[Change | Committed]:
         """Return the result of one event; nothing while its transaction is open. Raise `UnreadableChange` or `ChangesLost`."""
         try:
-            stamp, kind, _, _, end, _ = _HEADER.unpack_from(packet, 1)
+            stamp, kind, _, _, end, flags = _HEADER.unpack_from(packet, 1)
             body = self._checked(packet, kind, is_artificial=end == 0)
             self._before = self._at
             if end and kind != 4:
                 if end < self._at.position:
                     raise ValueError(f"the file {self._at.file} has more than 4 GiB, beyond which no position can be resumed")
                 self._at = self._at._replace(position=end)
-            return self._told(kind, body, stamp, is_artificial=end == 0)
+            return self._told(kind, body, stamp, is_artificial=end == 0, is_ignorable=bool(flags & _IGNORABLE))
         except (ValueError, struct.error, IndexError, RecursionError) as error:
             raise UnreadableChange(f"the log can't be read at {self._at}: {error}") from None
 
@@ -127,7 +144,7 @@ class Reader:
             raise ValueError("an event does not have the checksum that it says; the log or the network is damaged")
         return packet[1 + _HEADER.size : -4 if is_right and (self._has_checksums or is_artificial) else None]
 
-    def _told(self, kind: int, body: bytes, stamp: int, *, is_artificial: bool) -> list[Change | Committed]:
+    def _told(self, kind: int, body: bytes, stamp: int, *, is_artificial: bool, is_ignorable: bool) -> list[Change | Committed]:
         if kind in _INSERTS or kind in _UPDATES or kind in _DELETES:
             return self._rows(kind, body, stamp)
         if kind == 19:
@@ -147,13 +164,15 @@ class Reader:
             return self._prepared()
         elif kind == 26:
             raise ValueError("the server says that events were lost here (INCIDENT)")
-        elif kind == 18:
+        elif kind in _LOADED:
             self._refuse("LOAD DATA was written as a statement, without its rows; set binlog_format = ROW in every session")
         elif kind in _PACKED:
             raise ValueError(
                 "an event is compressed or partial, which is not read; "
                 "turn off log_bin_compress, binlog_transaction_compression and binlog_row_value_options"
             )
+        elif kind not in _OTHER and not is_ignorable:
+            raise ValueError(f"an event has type {kind}, which is not known here; it may be about rows")
         return []
 
     def _refuse(self, what: str) -> None:
@@ -219,36 +238,56 @@ class Reader:
         return []
 
     def _statement(self, body: bytes) -> list[Change | Committed]:
-        schema_length, status_length = body[8], int.from_bytes(body[11:13], "little")
-        text = body[13 + status_length + schema_length + 1 :]
-        if self._transaction is None:
-            if text == b"BEGIN" or text.startswith(b"XA START"):
-                self._begin()
-            else:
-                self._pass()
+        start = 13 + int.from_bytes(body[11:13], "little")
+        end = start + body[8]
+        text = body[end + 1 :]
+        if text == b"BEGIN" or text.startswith(b"XA START"):
+            self._begin_by(self._transaction)
             return []
-        return self._statement_inside(self._transaction, text)
+        sql_mode, collation = _session(body[13:start])
+        encoding = (self._encodings.get(collation) if collation is not None else None) or "utf-8"
+        statement = tokens(decoded(text, encoding), sql_mode=sql_mode)
+        word = statement[0].word if statement else ""
+        if word not in _CONTROL:
+            self._require_harmless(statement, word, body[start:end].decode("utf-8", "surrogateescape"))
+        if self._transaction is None:
+            self._pass()
+            return []
+        return self._end_by(self._transaction, word, text)
 
-    def _statement_inside(self, transaction: _Transaction, text: bytes) -> list[Change | Committed]:
-        word = _word(text)
-        if word == b"COMMIT":
+    def _begin_by(self, transaction: _Transaction | None) -> None:
+        if transaction is None:
+            self._begin()
+        elif transaction.number:
+            raise ValueError("a transaction starts inside another one")
+
+    def _end_by(self, transaction: _Transaction, word: str, text: bytes) -> list[Change | Committed]:
+        if word == "COMMIT":
             return self._commit()
-        if word == b"ROLLBACK":
+        if word == "ROLLBACK":
             if (back := _BACK_TO.match(text)) is None:
                 self._roll_back()
             else:
                 self._cut(transaction, back[1])
-        elif word == b"SAVEPOINT":
+        elif word == "SAVEPOINT":
             transaction.savepoints[_savepoint(text[9:])] = self._at.position
-        elif word == b"BEGIN":
-            if transaction.number:
-                raise ValueError("a transaction starts inside another one")
-        elif word not in _HARMLESS:
+        return []
+
+    def _require_harmless(self, statement: Sequence[Token], word: str, database: str) -> None:
+        """Raise `ValueError` for a statement that changed more than the rows of the log say."""
+        names = touched(statement, database, self._names)
+        if names is None:
             self._refuse(
                 "a statement that changes rows stands in place of the rows; set binlog_format = ROW in the session that wrote it, and "
-                "see whether it changed your own table"
+                f"see whether it changed your own table (it starts with {word[:32] or 'a sign'})"
             )
-        return []
+        elif names:
+            self.behind = None if self._transaction is not None else self._at
+            tables = ", ".join(sorted(self._names[name] for name in names))
+            raise ValueError(
+                f"{word} changed {tables} as a whole: the log does not say what became of its rows. Everything before it was sent; bring "
+                "what reads the messages in line with the table"
+            )
 
     def _cut(self, transaction: _Transaction, name: bytes) -> None:
         if transaction.is_sure:
@@ -262,7 +301,7 @@ class Reader:
         if table.table not in self._wanted:
             self._tables[table.number] = None
             return
-        columns = table.columns(self._encodings, self._wanted[table.table].texts)
+        columns = table.columns(self._encodings, self._wanted[table.table].texts, self._wanted[table.table].digits)
         self._tables[table.number] = columns
         require_same(table.table, self._known.setdefault(table.table, columns).by_name, columns.by_name)
         self._known[table.table] = columns
@@ -324,11 +363,19 @@ def _is_cut(cuts: Collection[tuple[int, int]], position: int) -> bool:
     return any(start < position <= end for start, end in cuts)
 
 
-def _word(text: bytes) -> bytes:
-    """The first word of a statement, behind comments."""
-    start = _COMMENTS.match(text)
-    found = re.match(rb"[A-Za-z]+", text[start.end() if start else 0 :])
-    return found[0].upper() if found else b""
+def _session(said: bytes) -> tuple[int, int | None]:
+    """The sql_mode of a statement, and the collation of its text, as far as the server says them."""
+    sql_mode, place = 0, 0
+    while place < len(said):
+        kind, place = said[place], place + 1
+        if kind == _CHARSET:
+            return sql_mode, int.from_bytes(said[place : place + 2], "little")
+        if kind == _SQL_MODE:
+            sql_mode = int.from_bytes(said[place : place + 8], "little")
+        if kind not in (_CATALOG, *_SESSION_SIZES):
+            break
+        place += 1 + said[place] if kind == _CATALOG else _SESSION_SIZES[kind]
+    return sql_mode, None
 
 
 def _savepoint(name: bytes) -> bytes:

@@ -6,16 +6,22 @@ Column names come from the log: information_schema has today's names, which woul
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from ackwise.stores.mysql.binlog.statements import full_name
+
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 """Decodes the bytes at a place and returns the value with the next place; the caller checks the end of the bytes."""
 
-_TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP = 1, 2, 3, 4, 5, 7
-_LONGLONG, _INT24, _DATE, _TIME, _DATETIME, _YEAR = 8, 9, 10, 11, 12, 13
+_TINY, _SHORT, _LONG, _FLOAT, _DOUBLE = 1, 2, 3, 4, 5
+_LONGLONG, _INT24, _DATE, _YEAR = 8, 9, 10, 13
+
+#: TIMESTAMP, TIME and DATETIME in formats that the log does not tell apart.
+_OLD_TIMES: Final = (7, 11, 12)
 _VARCHAR, _BIT, _TIMESTAMP2, _DATETIME2, _TIME2, _JSON, _DECIMAL, _ENUM, _SET = 15, 16, 17, 18, 19, 245, 246, 247, 248
 _BLOBS: Final = (249, 250, 251, 252)
 _VAR_STRING, _STRING, _GEOMETRY = 253, 254, 255
@@ -53,6 +59,34 @@ class Column(NamedTuple):
         return self.type
 
 
+class Padded(int):
+    """A number that the server writes with zeros in front: that of a ZEROFILL column, and the year 0000. So does its text."""
+
+    def __new__(cls, number: int, digits: int) -> Padded:
+        """Return `number`, which is written in `digits` characters at least."""
+        made = super().__new__(cls, number)
+        made._text = f"{number:0{digits}d}"
+        return made
+
+    _text: str
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class Bytewise(str):
+    """A character set of one byte per character, in place of Python's name for it: its 256 characters, U+FFFE where it has none."""
+
+    __slots__ = ()
+
+
+def decoded(value: bytes, encoding: str) -> str:
+    """The text of `value`. Bytes that are none in `encoding` become surrogates, which can't be encoded again by mistake."""
+    if isinstance(encoding, Bytewise):
+        return codecs.charmap_decode(value, "surrogateescape", encoding)[0]
+    return value.decode(encoding, "surrogateescape")
+
+
 def metadata_size(type_: int) -> int:
     """Bytes of metadata of a column of this type."""
     return _METADATA.get(type_, 0)
@@ -64,8 +98,8 @@ def is_numeric(type_: int) -> bool:
 
 
 def is_text(type_: int) -> bool:
-    """Return True if the log records the character set of such a column."""
-    return type_ in (_VARCHAR, _VAR_STRING, _STRING, *_BLOBS, _COMPRESSED_BLOB, _COMPRESSED_VARCHAR)
+    """Return True if the log records the character set of such a column; GEOMETRY has that of bytes."""
+    return type_ in (_VARCHAR, _VAR_STRING, _STRING, *_BLOBS, _GEOMETRY, _COMPRESSED_BLOB, _COMPRESSED_VARCHAR)
 
 
 def decoder_of(column: Column) -> Decoder:
@@ -75,9 +109,9 @@ def decoder_of(column: Column) -> Decoder:
         return _integer(_INTEGERS[type_], signed=not column.unsigned)
     match type_:
         case 4:
-            return _struct("<f", 4)
+            return _float
         case 5:
-            return _struct("<d", 8)
+            return lambda data, place: (_DOUBLES.unpack_from(data, place)[0], place + 8)
         case 15 | 253:
             return _string(2 if first | second << 8 > 255 else 1, column.encoding)
         case 254:
@@ -95,6 +129,8 @@ def decoder_of(column: Column) -> Decoder:
             return _integer((second * 8 + first + 7) // 8, signed=False, order="big")
         case _ if type_ in _OF_TIME:
             return _OF_TIME[type_](first)
+    if type_ in _OLD_TIMES:
+        raise ValueError(f"column {column.name} has an old format of dates and times, which the log does not describe; ALTER TABLE … FORCE")
     what = "JSON in MySQL's form" if type_ == _JSON else f"type {type_}"
     raise ValueError(f"column {column.name} has {what}, which is not read from the log")
 
@@ -103,9 +139,15 @@ def _integer(size: int, *, signed: bool, order: Any = "little") -> Decoder:
     return lambda data, place: (int.from_bytes(data[place : place + size], order, signed=signed), place + size)
 
 
-def _struct(layout: str, size: int) -> Decoder:
-    one = struct.Struct(layout)
-    return lambda data, place: (one.unpack_from(data, place)[0], place + size)
+_FLOATS, _DOUBLES = struct.Struct("<f"), struct.Struct("<d")
+
+
+def _float(data: bytes, place: int) -> tuple[float, int]:
+    """The shortest number that is this FLOAT, as the server writes it, where six digits are enough for that."""
+    raw = data[place : place + 4]
+    (exact,) = _FLOATS.unpack(raw)
+    short = (float(f"{exact:.{digits}g}") for digits in (6, 7, 8))
+    return next((number for number in short if _FLOATS.pack(number) == raw), exact), place + 4
 
 
 def _string(prefix: int, encoding: str | None, pad: int = 0) -> Decoder:
@@ -116,7 +158,7 @@ def _string(prefix: int, encoding: str | None, pad: int = 0) -> Decoder:
         end = start + int.from_bytes(data[place:start], "little")
         value = data[start:end]
         if encoding is not None:
-            return value.decode(encoding, "surrogateescape"), end
+            return decoded(value, encoding), end
         return value.ljust(pad, b"\0"), end
 
     return decode
@@ -167,17 +209,34 @@ def _set(size: int, members: Sequence[str]) -> Decoder:
 
 def _fraction(number: int, digits: int) -> str:
     """The fraction of a second, which fills whole bytes with two digits each."""
-    return f".{number:0{(digits + 1) // 2 * 2}d}"[: digits + 1] if digits else ""
+    written = (digits + 1) // 2 * 2
+    if number >= 10**written:
+        raise ValueError(f"a time has the fraction {number} of a second, with {digits} digits")
+    return f".{number:0{written}d}"[: digits + 1] if digits else ""
+
+
+def _day(year: int, month: int, day: int) -> str:
+    if month > 12 or year > 9999:
+        raise ValueError(f"a date has the month {month} of the year {year}")
+    return f"{year:04d}-{month:02d}-{day:02d}"
+
+
+def _clock(bits: int, most_hours: int) -> str:
+    """Hours above six bits of minutes and six of seconds."""
+    hours, minutes, seconds = bits >> 12, bits >> 6 & 63, bits & 63
+    if hours > most_hours or minutes > 59 or seconds > 59:
+        raise ValueError(f"a time has {hours} hours, {minutes} minutes and {seconds} seconds")
+    return f"{hours:02d}:{minutes:02d}:{seconds:02d}"
 
 
 def _year(_: int) -> Decoder:
-    return lambda data, place: (1900 + data[place] if data[place] else 0, place + 1)
+    return lambda data, place: (1900 + data[place] if data[place] else Padded(0, 4), place + 1)
 
 
 def _date(_: int) -> Decoder:
     def decode(data: bytes, place: int) -> tuple[str, int]:
         number = int.from_bytes(data[place : place + 3], "little")
-        return f"{number >> 9:04d}-{number >> 5 & 15:02d}-{number & 31:02d}", place + 3
+        return _day(number >> 9, number >> 5 & 15, number & 31), place + 3
 
     return decode
 
@@ -188,8 +247,7 @@ def _datetime2(digits: int) -> Decoder:
     def decode(data: bytes, place: int) -> tuple[str, int]:
         number, end = int.from_bytes(data[place : place + 5], "big") - (1 << 39), place + 5 + more
         year, month = divmod(number >> 22, 13)
-        day = f"{year:04d}-{month:02d}-{number >> 17 & 31:02d}"
-        clock = f"{number >> 12 & 31:02d}:{number >> 6 & 63:02d}:{number & 63:02d}"
+        day, clock = _day(year, month, number >> 17 & 31), _clock(number & 0x1FFFF, 23)
         return f"{day} {clock}{_fraction(int.from_bytes(data[place + 5 : end], 'big'), digits)}", end
 
     return decode
@@ -214,29 +272,7 @@ def _time2(digits: int) -> Decoder:
         number = int.from_bytes(data[place:end], "big") - (0x800000 << 8 * more)
         sign, number = "-" if number < 0 else "", abs(number)
         fraction, seconds = number & (1 << 8 * more) - 1, number >> 8 * more
-        clock = f"{seconds >> 12 & 0x3FF:02d}:{seconds >> 6 & 63:02d}:{seconds & 63:02d}"
-        return f"{sign}{clock}{_fraction(fraction, digits)}", end
-
-    return decode
-
-
-def _timestamp(_: int) -> Decoder:
-    return lambda data, place: (_instant(int.from_bytes(data[place : place + 4], "little")), place + 4)
-
-
-def _datetime(_: int) -> Decoder:
-    def decode(data: bytes, place: int) -> tuple[str, int]:
-        text = f"{int.from_bytes(data[place : place + 8], 'little'):014d}"
-        return f"{text[:4]}-{text[4:6]}-{text[6:8]} {text[8:10]}:{text[10:12]}:{text[12:]}", place + 8
-
-    return decode
-
-
-def _time(_: int) -> Decoder:
-    def decode(data: bytes, place: int) -> tuple[str, int]:
-        number = int.from_bytes(data[place : place + 3], "little", signed=True)
-        text = f"{abs(number):06d}"
-        return f"{'-' if number < 0 else ''}{text[:-4]}:{text[-4:-2]}:{text[-2:]}", place + 3
+        return f"{sign}{_clock(seconds, 838)}{_fraction(fraction, digits)}", end
 
     return decode
 
@@ -248,9 +284,6 @@ def _instant(seconds: int) -> str:
 _OF_TIME: Final[dict[int, Callable[[int], Decoder]]] = {
     _YEAR: _year,
     _DATE: _date,
-    _TIME: _time,
-    _DATETIME: _datetime,
-    _TIMESTAMP: _timestamp,
     _TIME2: _time2,
     _DATETIME2: _datetime2,
     _TIMESTAMP2: _timestamp2,
@@ -283,11 +316,14 @@ class TableMap:
         self.number = int.from_bytes(body[:6], "little")
         schema, place = _name(body, 8)
         table, self._place = _name(body, place)
-        self.table = f"{schema}.{table}"
+        self.table = full_name(schema, table)
         self._body = body
 
-    def columns(self, encodings: Mapping[int, str | None], texts: Sequence[str] = ()) -> Columns:
-        """The columns. `encodings` are Python's names by the number of the collation; `texts` are columns of bytes that are text."""
+    def columns(self, encodings: Mapping[int, str | None], texts: Sequence[str] = (), digits: Mapping[str, int] = {}) -> Columns:
+        """The columns. `encodings` are known by the number of the collation, `texts` are columns of bytes that are text.
+
+        `digits` are the characters that the server writes at least for the number in a column.
+        """
         body = self._body
         count, place = packed_integer(body, self._place)
         types, place = body[place : place + count], place + count
@@ -295,17 +331,30 @@ class TableMap:
         metadata = list(_metadata(types, body[place : place + length]))
         described = _Described(body[place + length + (count + 7) // 8 :])
         plain = [Column("", type_, pair) for type_, pair in zip(types, metadata, strict=True)]
-        return Columns(self.table, described.completed(self.table, plain, encodings), texts)
+        return Columns(self.table, described.completed(self.table, plain, encodings), texts, digits)
+
+
+def _padded(decoder: Decoder, digits: int | None) -> Decoder:
+    """The decoder of a number that is written in `digits` characters at least."""
+    if digits is None:
+        return decoder
+
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        value, end = decoder(data, place)
+        return (Padded(value, digits) if isinstance(value, int) else value.zfill(digits) if isinstance(value, str) else value), end
+
+    return decode
 
 
 class Columns:
     """The columns of a table, which make rows of bytes. Raises `ValueError` for a type that is not read."""
 
-    def __init__(self, table: str, columns: Sequence[Column], texts: Sequence[str] = ()) -> None:
+    def __init__(self, table: str, columns: Sequence[Column], texts: Sequence[str], digits: Mapping[str, int]) -> None:
         self.table = table
         self.by_name = {column.name: column for column in columns}
         self._names = [column.name for column in columns]
-        self._decoders = [decoder_of(column._replace(encoding="utf-8") if column.name in texts else column) for column in columns]
+        decoders = [decoder_of(column._replace(encoding="utf-8") if column.name in texts else column) for column in columns]
+        self._decoders = [_padded(decoder, digits.get(name)) for decoder, name in zip(decoders, self._names, strict=True)]
 
     def __len__(self) -> int:
         return len(self._names)
@@ -335,6 +384,8 @@ class _Described:
             kind = data[place]
             length, start = packed_integer(data, place + 1)
             place = start + length
+            if place > len(data):
+                raise ValueError("the description of a table ends too early")
             self._fields[kind] = data[start:place]
 
     def completed(self, table: str, columns: Sequence[Column], encodings: Mapping[int, str | None]) -> list[Column]:
@@ -344,32 +395,52 @@ class _Described:
         names = [name.decode("utf-8") for name in _texts(self._fields[_NAMES])]
         if len(names) != len(columns):
             raise ValueError(f"the log names {len(names)} columns of {table}, which has {len(columns)}")
-        signs = self._signs()
-        texts = iter(self._collations(_DEFAULT_CHARSET, _CHARSETS, sum(is_text(c.real_type) for c in columns)))
-        members = iter(self._collations(_DEFAULT_MEMBER_CHARSET, _MEMBER_CHARSETS, sum(c.real_type in (_ENUM, _SET) for c in columns)))
-        lists = {_ENUM: _lists(self._fields.get(_ENUM_MEMBERS, b"")), _SET: _lists(self._fields.get(_SET_MEMBERS, b""))}
+        kinds = [column.real_type for column in columns]
+        signs = self._signs(sum(map(is_numeric, kinds)))
+        texts = iter(self._collations(_DEFAULT_CHARSET, _CHARSETS, sum(map(is_text, kinds))))
+        members = iter(self._collations(_DEFAULT_MEMBER_CHARSET, _MEMBER_CHARSETS, sum(kind in (_ENUM, _SET) for kind in kinds)))
+        lists = {_ENUM: self._lists(_ENUM_MEMBERS, kinds.count(_ENUM)), _SET: self._lists(_SET_MEMBERS, kinds.count(_SET))}
         made = []
         for column, name in zip(columns, names, strict=True):
             of, kind = column._replace(name=name), column.real_type
             if is_numeric(kind):
-                of = of._replace(unsigned=next(signs, False))
+                of = of._replace(unsigned=next(signs))
             elif is_text(kind):
                 of = of._replace(encoding=_encoding(encodings, next(texts), name, table))
             elif kind in (_ENUM, _SET):
                 encoding = _encoding(encodings, next(members), name, table) or "latin-1"
-                of = of._replace(members=tuple(each.decode(encoding, "surrogateescape") for each in next(lists[kind], [])))
+                of = of._replace(members=tuple(decoded(each, encoding) for each in next(lists[kind])))
             made.append(of)
         return made
 
-    def _signs(self) -> Iterator[bool]:
-        return (bool(byte >> bit & 1) for byte in self._fields.get(_SIGNS, b"") for bit in range(7, -1, -1))
+    def _signs(self, count: int) -> Iterator[bool]:
+        data = self._fields.get(_SIGNS, b"")
+        _require_count("signs", len(data), (count + 7) // 8)
+        return (bool(byte >> bit & 1) for byte in data for bit in range(7, -1, -1))
 
     def _collations(self, default: int, each: int, count: int) -> list[int]:
         if each in self._fields:
-            return _numbers(self._fields[each])
-        first, *pairs = _numbers(self._fields.get(default, b"\x3f"))
-        others = dict(zip(pairs[::2], pairs[1::2], strict=False))
+            found = _numbers(self._fields[each])
+            _require_count("character sets", len(found), count)
+            return found
+        if not count:
+            return []
+        _require_count("character sets", len(self._fields.get(default, b"")[:1]), 1)
+        first, *pairs = _numbers(self._fields[default])
+        others = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        _require_count("columns with a character set", max([count - 1, *others]), count - 1)
         return [others.get(number, first) for number in range(count)]
+
+    def _lists(self, kind: int, count: int) -> Iterator[list[bytes]]:
+        found = list(_lists(self._fields.get(kind, b"")))
+        _require_count("lists of members", len(found), count)
+        return iter(found)
+
+
+def _require_count(what: str, said: int, needed: int) -> None:
+    """Raise `ValueError`: each column after one that the server counts and we do not, or the other way round, would have another's."""
+    if said != needed:
+        raise ValueError(f"the description of a table has {said} {what} and not {needed}; this version of the server is not known here")
 
 
 #: The collation of bytes.

@@ -22,9 +22,11 @@ from asyncmy.errors import MySQLError
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.storage.changes import ChangesLost, SourceBusy
 from ackwise.stores.mysql.binlog.position import Place, number_of
+from ackwise.stores.mysql.binlog.rows import Bytewise
 from ackwise.stores.mysql.driver import FAILURES, as_store_error
 from ackwise.stores.mysql.schema import server
 from ackwise.stores.mysql.url import Address
+from ackwise.stores.protocol.outbox import text_of
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
 
 _BINLOG_DUMP: Final = 0x12
@@ -161,20 +163,15 @@ _ASKED: Final = (*(name for name, _, _ in _NEEDED), "server_id", "server_uuid", 
 #: Python's names of character sets where they differ; `None` is for bytes.
 _ENCODINGS: Final[Mapping[str, str | None]] = {
     "binary": None,
-    "latin1": "cp1252",
     "utf8mb3": "utf-8",
     "utf8mb4": "utf-8",
     "ucs2": "utf-16-be",
     "utf16": "utf-16-be",
     "utf16le": "utf-16-le",
     "utf32": "utf-32-be",
-    "koi8r": "koi8-r",
-    "koi8u": "koi8-u",
-    "euckr": "euc-kr",
+    "euckr": "cp949",
     "ujis": "euc-jp",
     "sjis": "shift-jis",
-    "macroman": "mac-roman",
-    "tis620": "tis-620",
 }
 
 
@@ -271,19 +268,38 @@ def _asked(address: str, *statements: str) -> Steps[Sequence[Sequence[Any]]]:
 
 
 def encodings() -> Steps[dict[int, str | None]]:
-    """Python's names of the character sets by the number of a collation; those that Python does not know are left out."""
+    """Encodings by the number of a collation: the server's own tables of one byte per character, otherwise Python's names.
+
+    Python's tables differ from the server's in some characters, and in latin1 lack five. What neither of the two knows is left out.
+    """
     table = "COLLATION_CHARACTER_SET_APPLICABILITY" if "MariaDB" in (yield from server()) else "COLLATIONS"
     question = "SELECT ID, CHARACTER_SET_NAME FROM information_schema.{} WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL"
     try:
         (answer,) = yield [Statement(question.format(table))]
     except Failure:  # MariaDB before 10.10, where this table has no numbers
         (answer,) = yield [Statement(question.format("COLLATIONS"))]
-    found = {}
+    bytewise = yield from _bytewise()
+    found: dict[int, str | None] = {}
     for number, charset in answer.rows:
-        encoding = _ENCODINGS.get(charset, charset)
-        if encoding is None or _is_known(encoding):
+        encoding = bytewise.get(charset) or _ENCODINGS.get(charset, charset)
+        if encoding is None or isinstance(encoding, Bytewise) or _is_known(encoding):
             found[int(number)] = encoding
     return found
+
+
+def _bytewise() -> Steps[dict[str, Bytewise]]:
+    """The characters of all 256 bytes, by character set; the server writes `?` or U+FFFD for a byte that is none."""
+    (known,) = yield [
+        Statement("SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS WHERE MAXLEN = 1 AND CHARACTER_SET_NAME <> 'binary'")
+    ]
+    charsets = [row[0] for row in known.rows]
+    of_all = f"HEX(CONVERT(CONVERT(x'{bytes(range(256)).hex()}' USING {{}}) USING utf8mb4))"
+    (answer,) = yield [Statement(f"SELECT {', '.join(map(of_all.format, charsets))}")]
+    found = {}
+    for charset, written in zip(charsets, answer.rows[0], strict=True):
+        characters = bytes.fromhex(text_of(written)).decode()
+        found[charset] = Bytewise("".join("\ufffe" if at != b"?"[0] and sign in "?\ufffd" else sign for at, sign in enumerate(characters)))
+    return {charset: table for charset, table in found.items() if len(table) == 256}
 
 
 def _is_known(encoding: str) -> bool:

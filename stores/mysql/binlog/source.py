@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.storage.changes import ChangesLost, Operation, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.stores.mysql.binlog import server
+from ackwise.stores.mysql.binlog.coverage import find, require_covered
 from ackwise.stores.mysql.binlog.position import Kept, Place, Progress, claim, ensure, keep, place_of, recall, release, remember
 from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
 from ackwise.stores.mysql.binlog.server import BinlogConnection
+from ackwise.stores.mysql.binlog.statements import full_name, parts_of
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.schema import Tables
 from ackwise.stores.mysql.url import Address, parse
@@ -39,12 +41,6 @@ _SILENCE: Final = 30.0
 
 #: Of a row of the outbox, columns of bytes that are text.
 _OUTBOX: Final = Wanted((Operation.INSERT, Operation.UPDATE), ("topic", "message_id"))
-
-
-_RESOLVE: Final = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'"
-)
 
 
 class MySQLChanges(LogChanges):
@@ -84,43 +80,44 @@ class MySQLChanges(LogChanges):
         """Check everything, take the lease, and start to read. Raises as `ChangeSource.open`."""
         await self._stop_stream()
         await self._connections.open(self._require_settings)
-        wanted, said, encodings, place, lost = await self._ask(self._begin())
+        wanted, said, encodings, place, end, lost = await self._ask(self._begin())
         if lost is None:
             try:
                 await self._start(wanted, said, encodings, place)
             except ChangesLost as error:
                 lost = str(error)
         if lost is not None:
-            await self._start(wanted, said, encodings, await self._ask(self._begin_anew(said, lost)))
+            await self._start(wanted, said, encodings, await self._ask(self._begin_anew(said, end, lost)))
         self._create = self._replace_lost = False  # said for this start, not for one after the next loss
         await self._report()
         self._reporting = asyncio.create_task(self._report_on(), name="ackwise keeps the position of the log")
 
-    def _begin(self) -> Steps[tuple[dict[str, Wanted], server.Settings, dict[int, str | None], Place, str | None]]:
-        """Check everything, and take the lease: what is read, where reading starts, and why it can't start there."""
+    def _begin(self) -> Steps[tuple[dict[str, Wanted], server.Settings, dict[int, str | None], Place, Place, str | None]]:
+        """Check everything, and take the lease: what is read, where reading starts, where the log ends, and why it can't start there."""
         said = yield from server.settings(self.address)
         yield from server.require_own_id(self._server_id, self.address)
         yield from ensure(self._tables)
+        end = yield from server.end_of_log(self.address)  # before the tables are looked at: what changes them later stands behind it
         wanted = yield from self._wanted()
-        databases = {self._server.database, *(table.partition(".")[0] for table in wanted)}
+        databases = {self._server.database, *(parts[0] for table in wanted if (parts := parts_of(table)))}
         yield from server.require_logged(self.address, databases)
         encodings = yield from server.encodings()
-        kept = yield from self._take(said)
+        kept = yield from self._take(said, end)
         lost = None
         if kept.server != said.server:
             lost = (
                 f"{self.address}: this is another server: the log was read up to {kept.place} on server {kept.server}, "
                 f"and this one is {said.server}"
             )
-        return wanted, said, encodings, kept.place, lost
+        return wanted, said, encodings, kept.place, end, lost
 
-    def _take(self, said: server.Settings) -> Steps[Kept]:
+    def _take(self, said: server.Settings, end: Place) -> Steps[Kept]:
         if (yield from recall(self._tables, self.name)) is None:
             if not self._create:
                 raise ConfigurationError(
                     f"{self.address}: no position is kept under the name {self.name}; --create-slot starts at the end of the log"
                 )
-            yield from remember(self._tables, self.name, said.server, (yield from server.end_of_log(self.address)))
+            yield from remember(self._tables, self.name, said.server, end)
         token = yield from claim(self._tables, self.name, self._token)
         if token is None:
             raise SourceBusy(f"{self.address}: another relay reads the log from the position {self.name}")
@@ -129,8 +126,8 @@ class MySQLChanges(LogChanges):
         assert kept is not None, "its row was just claimed"
         return kept
 
-    def _begin_anew(self, said: server.Settings, lost: str) -> Steps[Place]:
-        """Where the log ends, if the operator allowed to start there after it was lost. Raises `ChangesLost`."""
+    def _begin_anew(self, said: server.Settings, end: Place, lost: str) -> Steps[Place]:
+        """Return the `end` of the log, if the operator allowed to start there after it was lost. Raises `ChangesLost`."""
         if not self._replace_lost:
             yield from release(self._tables, self.name, self._token)
             raise ChangesLost(
@@ -138,9 +135,8 @@ class MySQLChanges(LogChanges):
                 "start again at the end of the log"
             )
         self._found = (f"{lost}; reading starts again, as --replace-lost-slot says",)
-        place = yield from server.end_of_log(self.address)
-        yield from remember(self._tables, self.name, said.server, place)
-        return place
+        yield from remember(self._tables, self.name, said.server, end)
+        return end
 
     async def _start(self, wanted: dict[str, Wanted], said: server.Settings, encodings: dict[int, str | None], place: Place) -> None:
         """Ask for the log, and wait until it has said which file it is. Raises `ChangesLost` if it is another one, or none."""
@@ -178,9 +174,18 @@ class MySQLChanges(LogChanges):
                     await self._read_from(place, reader)
                     return
         except UnreadableChange as error:
-            self._end = UnreadableChange(f"{self.address}: {error}")
+            self._end = UnreadableChange(f"{self.address}: {error}{self._way_on(reader.behind)}")
         except ChangesLost as error:
             self._end = ChangesLost(f"{self.address}: {error}; {self._remains()}")
+
+    def _way_on(self, behind: Place | None) -> str:
+        """Return how to read on behind a statement that was refused, as a part of a sentence."""
+        if behind is None:
+            return ""
+        return (
+            f", then start behind it: UPDATE {self._tables.named('cdc')} SET log_file = '{behind.file}', "
+            f"log_position = {behind.position}, log_created = 0 WHERE name = '{self.name}'"
+        )
 
     def acknowledge(self, position: str) -> None:
         """Everything up to the end of this transaction was sent."""
@@ -206,20 +211,13 @@ class MySQLChanges(LogChanges):
 
     def _wanted(self) -> Steps[dict[str, Wanted]]:
         """The tables to read, as the log names them."""
-        if not self._given:
-            return {(yield from self._resolved(f"{self._tables.prefix}outbox")): _OUTBOX}
         wanted = {}
-        for table in self._given:
-            wanted[(yield from self._resolved(table))] = Wanted()
-        return wanted
-
-    def _resolved(self, table: str) -> Steps[str]:
-        schema, dot, name = table.partition(".")
-        (found,) = yield [Statement(_RESOLVE, (schema, name) if dot else (self._server.database, table))]
-        if not found.rows:
+        for given in self._given or (f"{self._tables.prefix}outbox",):
             advice = "correct --table, or GRANT SELECT ON it TO this user" if self._given else "run `ackwise outbox init URL`"
-            raise ConfigurationError(f"{self.address}: there is no table {table}; {advice}")
-        return ".".join(map(str, found.rows[0]))
+            name = yield from find(self.address, given, self._server.database, advice)
+            digits = yield from require_covered(self.address, *name)
+            wanted[full_name(*name)] = (Wanted() if self._given else _OUTBOX)._replace(digits=digits)
+        return wanted
 
     def _require_settings(self) -> Steps[None]:
         yield from server.settings(self.address)
