@@ -21,7 +21,7 @@ _ENGINES: Final = ("INNODB", "ROCKSDB", "ARIA", "MYISAM", "MEMORY")
 #: What MariaDB says of a column in the format that it had before version 10.1.2.
 _OLD: Final = "mariadb-5.3"
 
-_ZEROFILL: Final = re.compile(r"\w+\((\d+)(,[1-9]\d*)?\).* zerofill")
+_ZEROFILL: Final = re.compile(r"\w+\((\d+)(?:,0|(,\d+))?\).* zerofill")
 
 
 def find(address: str, given: str, database: str, advice: str) -> Steps[tuple[str, str]]:
@@ -68,11 +68,12 @@ def require_covered(address: str, database: str, table: str) -> Steps[Mapping[st
 def _complaint(created: Sequence[Token], old: Collection[str]) -> str:
     """Return what is wrong with a table that was created so, and has columns in an `old` format, as a part of a sentence."""
     words = [token.word for token in created]
-    for what, then, action in zip(words, words[1:], words[2:], strict=False):
-        if what == "ON" and then in ("DELETE", "UPDATE") and action in ("CASCADE", "SET"):
+    for on, what, action in zip(words, words[1:], words[2:], strict=False):
+        if on == "ON" and what in ("DELETE", "UPDATE") and action in ("CASCADE", "SET"):
+            by = f"ON {what} {action}{' NULL' if action == 'SET' else ''}"
             return (
-                f"a foreign key changes its rows by itself (ON {then} {action}), which is in no log. Take that out of the foreign key, and "
-                "let the application or a trigger of the other table change these rows"
+                f"a foreign key changes its rows by itself ({by}), which is in no log. Take that out of the foreign key, and let the "
+                "application or a trigger of the other table change these rows"
             )
     if ("SYSTEM", "VERSIONING") in pairwise(words):
         return "it has SYSTEM VERSIONING, for which the log has further rows that nobody inserted. ALTER TABLE … DROP SYSTEM VERSIONING"

@@ -282,11 +282,13 @@ class Reader:
                 f"see whether it changed your own table (it starts with {word[:32] or 'a sign'})"
             )
         elif names:
-            self.behind = None if self._transaction is not None else self._at
+            is_alone = self._transaction is None
+            self.behind = self._at if is_alone else None
             tables = ", ".join(sorted(self._names[name] for name in names))
             raise ValueError(
-                f"{word} changed {tables} as a whole: the log does not say what became of its rows. Everything before it was sent; bring "
-                "what reads the messages in line with the table"
+                f"{word} changed {tables} as a whole, and the log does not say what became of its rows. Everything before that was sent; "
+                "bring what reads the messages in line with the table"
+                f"{'' if is_alone else '; then delete the position that is kept, and start at the end of the log (--create-slot)'}"
             )
 
     def _cut(self, transaction: _Transaction, name: bytes) -> None:

@@ -183,7 +183,7 @@ class MySQLChanges(LogChanges):
         if behind is None:
             return ""
         return (
-            f", then start behind it: UPDATE {self._tables.named('cdc')} SET log_file = '{behind.file}', "
+            f"; then start behind it: UPDATE {self._tables.named('cdc')} SET log_file = '{behind.file}', "
             f"log_position = {behind.position}, log_created = 0 WHERE name = '{self.name}'"
         )
 

@@ -65,6 +65,7 @@ def test_a_url_that_can_not_work_is_refused_without_repeating_secrets() -> None:
         ("mysql://u:secret@h:port/x", "can't be read"),
         ("mysql://u:secret@h:0/x", "a port in it is no number from 1 to 65535"),
         ("mariadb://u:secret@h:65536/x", "a port in it is no number from 1 to 65535"),
+        ("mysql://u:secret@[::1]:65536/x", "a port in it is no number from 1 to 65535"),
         ("mysql://u:sec/ret@h/x", "can't be read"),
         ("mysql://u:1/secret@h/x", "can't be read"),
         ("mysql://u:1?secret@h/x", "can't be read"),

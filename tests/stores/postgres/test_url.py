@@ -65,6 +65,8 @@ def test_a_url_that_can_not_work_is_refused_without_repeating_secrets() -> None:
         ("postgres://h/x?statement_cache_size=-1", "give 0 behind PgBouncer"),
         ("postgres://h/x?synchronous_commit=sometimes", "synchronous_commit is 'sometimes'; it can be on, off, local"),
         ("postgres://h/x?schema=", "schema is empty"),
+        ("postgres://u:secret@h:99999/x", "a port that is not from 1 to 65535"),
+        ("postgres://u:secret@h:5432,i:0/x", "a port that is not from 1 to 65535"),
         ("postgres://u:sec@ret?timeout=secret@h/x", "can't be read"),
         ("postgres://u:secret@[h/x", "can't be read"),
         *((f"postgres://u:secret@{place}", "is no number from 1 to 65535") for place in PORTS),

@@ -125,7 +125,12 @@ def test_what_can_not_be_read_is_a_sentence_with_the_position() -> None:
         (26, b"\1\0", "the server says that events were lost here"),
         (166, b"", "an event is compressed or partial, which is not read"),
         (40, b"", "an event is compressed or partial, which is not read"),
+        (17, b"", "LOAD DATA was written as a statement"),
         (18, b"", "LOAD DATA was written as a statement"),
+        (22, b"", "an event has type 22, which is not known here; it may be about rows"),
+        (200, b"", "an event has type 200, which is not known here; it may be about rows"),
+        (QUERY, query(b"TRUNCATE shop.orders"), "TRUNCATE changed shop.orders as a whole"),
+        (QUERY, query(b"UPDATE orders SET id = 1"), "a statement that changes rows stands in place of the rows"),
         (XID, b"\0" * 8, "a transaction ends that has not started"),
         (INSERT, rows(1), "the position is inside a transaction"),
         (TABLE, table().replace(b"\4\3\2id", b""), "does not name the columns of shop.orders: .* binlog_row_metadata was not FULL"),
@@ -162,6 +167,63 @@ def test_statements_and_xa_are_passed_over_where_the_table_has_the_last_word() -
     prepared = transaction(130, (TABLE, table()), (INSERT, rows(1)), end=(38, b""))
     assert read(reader, description(), *statement, *prepared) == []
     assert progress.done.position == 170
+
+
+def test_a_statement_is_read_as_its_session_wrote_it() -> None:
+    name = "größe"
+    latin1 = b"\0\0\0\0\0" + b"\1" + b"\0" * 8 + b"\6\3std" + b"\3" + b"\0" * 4 + b"\4\x08\0\x08\0\x08\0"
+    for status, text in [(latin1, f"TRUNCATE {name}".encode("latin-1")), (b"", f"TRUNCATE {name}".encode())]:
+        with case(status, text):
+            progress = Progress(START)
+            reader = Reader({f"shop.{name}": Wanted()}, "1", {}, progress, {8: "latin-1"})
+            body = struct.pack("<IIBHH", 1, 0, 4, 0, len(status)) + status + b"shop\0" + text
+            with pytest.raises(UnreadableChange, match=r"TRUNCATE changed shop\.größe as a whole"):
+                read(reader, description(), event(QUERY, body, 110))
+            assert (reader.behind, progress.done.position) == (Place(1, 110, "binlog.000001", 1000), 100)
+
+
+def test_no_backslash_in_a_text_where_the_session_says_so() -> None:
+    status = b"\1" + struct.pack("<Q", 1 << 20)
+    text = b"ALTER TABLE orders COMMENT '\\', DROP PARTITION p0, COMMENT ''"
+    reader, _ = new_reader()
+    with pytest.raises(UnreadableChange, match=r"ALTER changed shop\.orders as a whole"):
+        read(reader, description(), event(QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, len(status)) + status + b"shop\0" + text, 110))
+
+
+def test_an_event_that_may_be_passed_over_is() -> None:
+    reader, progress = new_reader()
+    whole = struct.pack("<IBIIIH", 1000, 200, 1, 19, 110, 0x80)
+    assert read(reader, description(), b"\0" + whole + struct.pack("<I", zlib.crc32(whole)), *transaction(110)) == []
+    assert progress.done.position == 130
+
+
+def test_a_description_of_a_table_that_counts_otherwise_is_refused() -> None:
+    """GEOMETRY, ENUM and a text, with what the server says of them; then with one thing too few or too many."""
+    head = struct.pack("<IHH", 7, 0, 0) + b"\4shop\0\6orders\0"
+    columns = b"\3\xff\xfe\x0f" + b"\5\4" + b"\xf7\1" + b"\x09\0" + b"\0"
+    names, charset, enum, members = b"\4\6\1a\1b\1c", b"\2\3\x3f\1\x08", b"\6\3\1\1x", b"\x0a\1\x08"
+    right = [names, charset, enum, members]
+    reader, _ = new_reader()
+    reader._encodings = {8: "latin-1"}  # type: ignore[assignment]
+    read(reader, description(), *transaction(100, (TABLE, head + columns + b"".join(right)))[:-1])
+    for at, wrong in [
+        (0, b"\4\4\1a\1b"),
+        (1, b"\2\3\x3f\2\x08"),
+        (1, b"\3\1\x08"),
+        (1, b"\3\3\x3f\x08\x08"),
+        (1, b""),
+        (2, b""),
+        (2, b"\6\6\1\1x\1\1y"),
+        (3, b"\x0b\2\x08\x08"),
+        (3, b""),
+        (3, b"\x0a\1\x08\1\1\0"),
+    ]:
+        with case(at, wrong):
+            reader, _ = new_reader()
+            reader._encodings = {8: "latin-1"}  # type: ignore[assignment]
+            fields = [*right[:at], wrong, *right[at + 1 :]]
+            with pytest.raises(UnreadableChange):
+                read(reader, description(), *transaction(100, (TABLE, head + columns + b"".join(fields)))[:-1])
 
 
 def test_a_damaged_event_is_told_and_a_file_without_checksums_is_read() -> None:
