@@ -15,7 +15,7 @@ from ackwise.stores.sql.operation import Statement, Steps
 _FIND: Final = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _COLUMNS: Final = "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 
-#: Engines whose tables have rows of their own, which nobody but this server changes.
+#: Engines whose tables store rows themselves, and which no other server changes.
 _ENGINES: Final = ("INNODB", "ROCKSDB", "ARIA", "MYISAM", "MEMORY")
 
 #: What MariaDB says of a column in the format that it had before version 10.1.2.
@@ -76,7 +76,9 @@ def _complaint(created: Sequence[Token], old: Collection[str]) -> str:
                 "application or a trigger of the other table change these rows"
             )
     if ("SYSTEM", "VERSIONING") in pairwise(words):
-        return "it has SYSTEM VERSIONING, for which the log has further rows that nobody inserted. ALTER TABLE … DROP SYSTEM VERSIONING"
+        return (
+            "it has SYSTEM VERSIONING, for which the log has further rows that no statement inserted. ALTER TABLE … DROP SYSTEM VERSIONING"
+        )
     engine = next((words[place + 2] for place, word in enumerate(words[:-2]) if word == "ENGINE" and words[place + 1] == "="), "INNODB")
     if engine not in _ENGINES:
         return f"its engine is {engine}, whose rows are changed elsewhere, too. Name the table that has the rows"

@@ -84,7 +84,7 @@ def _tokens(text: str, grammar: re.Pattern[str]) -> Iterator[Token]:
                 yield Token(found["doubly"].replace('""', '"'), is_quoted=True)
 
 
-#: First words of statements that change neither rows nor tables, and objects that have no rows of their own.
+#: First words of statements that change neither rows nor tables, and objects without rows.
 _HARMLESS: Final = ("GRANT", "REVOKE", "FLUSH", "OPTIMIZE", "INSTALL", "UNINSTALL")
 _WITHOUT_ROWS: Final = ("VIEW", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "PACKAGE", "USER", "ROLE", "SERVER", "INDEX", "TABLESPACE")
 _KINDS: Final = (*_WITHOUT_ROWS, "DATABASE", "SCHEMA", "TABLE", "TABLES", "SEQUENCE")

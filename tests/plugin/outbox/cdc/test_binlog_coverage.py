@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 from tests.databases.server import Server
@@ -15,7 +15,9 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.changes import Change, UnreadableChange
 from ackwise.plugin.outbox.cdcrelay import CdcRelay
+from ackwise.stores.mysql.binlog.coverage import require_covered
 from ackwise.stores.mysql.binlog.position import place_of
+from ackwise.stores.sql.operation import Statement, Steps
 
 pytestmark = pytest.mark.servers
 
@@ -170,6 +172,23 @@ async def test_a_table_that_the_log_does_not_report_in_full_is_refused_with_what
             await source.open()
             await source.close()
             await shop.run("DROP TABLE checked", "DROP TABLE IF EXISTS ackwise_cdc")
+
+
+async def test_a_change_between_the_look_at_the_tables_and_the_first_position_is_seen(
+    shop: BinlogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def covered_and_then_truncated(address: str, *name: str) -> Steps[Mapping[str, int]]:
+        digits = yield from require_covered(address, *name)
+        yield [Statement("TRUNCATE orders")]
+        return digits
+
+    await shop.run(ORDERS)
+    monkeypatch.setattr("ackwise.stores.mysql.binlog.source.require_covered", covered_and_then_truncated)
+    source = shop.source(tables=["orders"], silence=4.0)
+    await source.open()
+    with pytest.raises(UnreadableChange, match="TRUNCATE changed"):
+        await source.read(10)
+    await source.close()
 
 
 async def test_old_formats_of_times_in_the_log_itself_are_told(shop: BinlogWorld) -> None:

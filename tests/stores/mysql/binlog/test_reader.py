@@ -204,7 +204,7 @@ def test_a_description_of_a_table_that_counts_otherwise_is_refused() -> None:
     names, charset, enum, members = b"\4\6\1a\1b\1c", b"\2\3\x3f\1\x08", b"\6\3\1\1x", b"\x0a\1\x08"
     right = [names, charset, enum, members]
     reader, _ = new_reader()
-    reader._encodings = {8: "latin-1"}  # type: ignore[assignment]
+    reader._encodings = {8: "latin-1"}
     read(reader, description(), *transaction(100, (TABLE, head + columns + b"".join(right)))[:-1])
     for at, wrong in [
         (0, b"\4\4\1a\1b"),
@@ -220,7 +220,7 @@ def test_a_description_of_a_table_that_counts_otherwise_is_refused() -> None:
     ]:
         with case(at, wrong):
             reader, _ = new_reader()
-            reader._encodings = {8: "latin-1"}  # type: ignore[assignment]
+            reader._encodings = {8: "latin-1"}
             fields = [*right[:at], wrong, *right[at + 1 :]]
             with pytest.raises(UnreadableChange):
                 read(reader, description(), *transaction(100, (TABLE, head + columns + b"".join(fields)))[:-1])
