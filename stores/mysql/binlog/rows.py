@@ -349,7 +349,7 @@ def _padded(decoder: Decoder, digits: int | None) -> Decoder:
 class Columns:
     """The columns of a table, which make rows of bytes. Raises `ValueError` for a type that is not read."""
 
-    def __init__(self, table: str, columns: Sequence[Column], texts: Sequence[str], digits: Mapping[str, int]) -> None:
+    def __init__(self, table: str, columns: Sequence[Column], texts: Sequence[str] = (), digits: Mapping[str, int] = {}) -> None:
         self.table = table
         self.by_name = {column.name: column for column in columns}
         self._names = [column.name for column in columns]

@@ -111,7 +111,7 @@ def touched(statement: Sequence[Token], database: str, watched: Collection[Name]
 
 
 def _word(statement: Sequence[Token], place: int) -> str:
-    return statement[place].word if place < len(statement) else ""
+    return statement[place].word if 0 <= place < len(statement) else ""
 
 
 def _without_settings(statement: Sequence[Token]) -> Sequence[Token]:
@@ -175,6 +175,8 @@ _SAME_ROWS: Final[Mapping[str, Collection[str] | None]] = {
     "RENAME": ("COLUMN", "INDEX", "KEY"),
     "CONVERT": ("TO",),
     "REORGANIZE": ("PARTITION",),
+    "PARTITION": ("BY",),
+    "REMOVE": ("PARTITIONING",),
 }
 
 #: What may be added to a table, or taken away, and is no column.
@@ -217,6 +219,8 @@ def _parts(rest: Sequence[Token]) -> Iterator[Sequence[Token]]:
 
 def _target(behind: Sequence[Token], database: str) -> tuple[Name, Sequence[Token]]:
     """The table that comes first, and what is behind it."""
+    if _word(behind, 0) == ".":
+        return _target(behind[1:], database)
     if _word(behind, 1) == ".":
         return (_text(behind, 0), _text(behind, 2)), behind[3:]
     return (database.casefold(), _text(behind, 0)), behind[1:]
@@ -226,12 +230,16 @@ def _text(statement: Sequence[Token], place: int) -> str:
     return statement[place].text.casefold() if place < len(statement) else ""
 
 
+#: What may stand before a name that starts with a dot, which is one of the statement's own database.
+_NO_DATABASE: Final = ("TRUNCATE", "TABLE", "TABLES", "EXISTS", "TO", "AS", "WITH", "RENAME", "LIKE", "REPAIR", "REFERENCES", ",", "(", "=")
+
+
 def _named(statement: Sequence[Token], database: str, watched: Collection[Name]) -> list[Name]:
     """Those of `watched` whose name stands in the statement; that of a column may be such a name, too."""
     found = set()
     for place, token in enumerate(statement):
         if _word(statement, place + 1) == ".":
             found.add((token.text.casefold(), _text(statement, place + 2)))
-        elif place == 0 or _word(statement, place - 1) != ".":
+        elif _word(statement, place - 1) != "." or place < 2 or _word(statement, place - 2) in _NO_DATABASE:
             found.add((database.casefold(), token.text.casefold()))
     return [name for name in watched if name in found]
