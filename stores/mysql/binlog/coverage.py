@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.mysql.binlog.statements import Token, full_name, parts_of, tokens
+from ackwise.stores.mysql.binlog.statements import Token, cascade, full_name, parts_of, tokens
 from ackwise.stores.protocol.outbox import text_of
 from ackwise.stores.sql.operation import Statement, Steps
 
@@ -68,13 +68,11 @@ def require_covered(address: str, database: str, table: str) -> Steps[Mapping[st
 def _complaint(created: Sequence[Token], old: Collection[str]) -> str:
     """Return what is wrong with a table that was created so, and has columns in an `old` format, as a part of a sentence."""
     words = [token.word for token in created]
-    for on, what, action in zip(words, words[1:], words[2:], strict=False):
-        if on == "ON" and what in ("DELETE", "UPDATE") and action in ("CASCADE", "SET"):
-            by = f"ON {what} {action}{' NULL' if action == 'SET' else ''}"
-            return (
-                f"a foreign key changes its rows by itself ({by}), which is in no log. Take that out of the foreign key, and let the "
-                "application or a trigger of the other table change these rows"
-            )
+    if by := cascade(words):
+        return (
+            f"a foreign key changes its rows by itself ({by}), which is in no log. Take that out of the foreign key, and let the "
+            "application or a trigger of the other table change these rows"
+        )
     if ("SYSTEM", "VERSIONING") in pairwise(words):
         return (
             "it has SYSTEM VERSIONING, for which the log has further rows that no statement inserted. ALTER TABLE … DROP SYSTEM VERSIONING"

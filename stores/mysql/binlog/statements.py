@@ -183,15 +183,23 @@ _SAME_ROWS: Final[Mapping[str, Collection[str] | None]] = {
 _OTHER_ROWS: Final = {"ADD": ("SYSTEM", "PERIOD"), "DROP": ("SYSTEM", "PERIOD", "PARTITION")}
 
 #: Words that change, anywhere in ALTER TABLE, which rows the table has, or which of their changes the log reports.
-_NEVER: Final = frozenset({"REFERENCES", "VERSIONING", "UNION", "IGNORE"})
+_NEVER: Final = frozenset({"VERSIONING", "UNION", "IGNORE"})
 
 
 def _alters(between: Collection[str], rest: Sequence[Token], *, is_ours: bool) -> bool:
     """Whether ALTER TABLE changes more than columns, keys and options. Changed columns are found with the next row."""
     words = [token.word for token in rest]
-    if is_ours and ("IGNORE" in between or _NEVER & set(words) or not _stays_innodb(words)):
+    if is_ours and ("IGNORE" in between or _NEVER & set(words) or cascade(words) or not _stays_innodb(words)):
         return True
     return not all(map(_keeps_rows, _parts(rest)))
+
+
+def cascade(words: Sequence[str]) -> str:
+    """Return how a foreign key changes rows of its table by itself, such as ON DELETE CASCADE; empty if it does not."""
+    for on, what, action in zip(words, words[1:], words[2:], strict=False):
+        if on == "ON" and what in ("DELETE", "UPDATE") and action in ("CASCADE", "SET"):
+            return f"ON {what} {action}{' NULL' if action == 'SET' else ''}"
+    return ""
 
 
 def _stays_innodb(words: Sequence[str]) -> bool:
