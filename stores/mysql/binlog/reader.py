@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from ackwise.middleware.storage.changes import Change, ChangesLost, Committed, Operation, UnreadableChange
 from ackwise.stores.mysql.binlog.position import Place, Progress, number_of
 from ackwise.stores.mysql.binlog.rows import Columns, TableMap, decoded, packed_integer
-from ackwise.stores.mysql.binlog.statements import Token, name_in_statements, tokens, touched
+from ackwise.stores.mysql.binlog.statements import Token, name_in_statements, tokens, touched, without_settings
 from ackwise.stores.sql.changes import require_same
 
 #: Bytes of a transaction's rows that are held; a larger one is read twice.
@@ -246,7 +246,7 @@ class Reader:
             return []
         sql_mode, collation = _session(body[13:start])
         encoding = (self._encodings.get(collation) if collation is not None else None) or "utf-8"
-        statement = tokens(decoded(text, encoding), sql_mode=sql_mode)
+        statement = without_settings(tokens(decoded(text, encoding), sql_mode=sql_mode))
         word = statement[0].word if statement else ""
         if word not in _CONTROL:
             self._require_harmless(statement, word, body[start:end].decode("utf-8", "surrogateescape"))
@@ -265,7 +265,7 @@ class Reader:
         if word == "COMMIT":
             return self._commit()
         if word == "ROLLBACK":
-            if (back := _BACK_TO.match(text)) is None:
+            if (back := _BACK_TO.search(text)) is None:
                 self._roll_back()
             else:
                 self._cut(transaction, back[1])

@@ -97,7 +97,7 @@ def touched(statement: Sequence[Token], database: str, watched: Collection[Name]
 
     `None` for a statement that may have changed rows of any table: directly, by a view, a trigger, a function or a procedure.
     """
-    found = _without_settings(statement)
+    found = without_settings(statement)
     if not found:
         return _NONE
     first, second = _word(found, 0), _word(found, 1)
@@ -114,7 +114,7 @@ def _word(statement: Sequence[Token], place: int) -> str:
     return statement[place].word if 0 <= place < len(statement) else ""
 
 
-def _without_settings(statement: Sequence[Token]) -> Sequence[Token]:
+def without_settings(statement: Sequence[Token]) -> Sequence[Token]:
     """The statement behind SET STATEMENT … FOR, and behind signs."""
     start = next((place for place, token in enumerate(statement) if token.word not in ("(", ";")), len(statement))
     statement = statement[start:]

@@ -130,6 +130,7 @@ def test_what_can_not_be_read_is_a_sentence_with_the_position() -> None:
         (22, b"", "an event has type 22, which is not known here; it may be about rows"),
         (200, b"", "an event has type 200, which is not known here; it may be about rows"),
         (QUERY, query(b"TRUNCATE shop.orders"), "TRUNCATE changed shop.orders as a whole"),
+        (QUERY, query(b"SET STATEMENT a = 1 FOR TRUNCATE shop.orders"), "TRUNCATE changed shop.orders as a whole"),
         (QUERY, query(b"UPDATE orders SET id = 1"), "a statement that changes rows stands in place of the rows"),
         (XID, b"\0" * 8, "a transaction ends that has not started"),
         (INSERT, rows(1), "the position is inside a transaction"),
