@@ -65,13 +65,16 @@ class Padded(int):
     def __new__(cls, number: int, digits: int) -> Padded:
         """Return `number`, which is written in `digits` characters at least."""
         made = super().__new__(cls, number)
-        made._text = f"{number:0{digits}d}"
+        made.digits = digits
         return made
 
-    _text: str
+    digits: int
 
     def __str__(self) -> str:
-        return self._text
+        return f"{int(self):0{self.digits}d}"
+
+    def __reduce__(self) -> tuple[type[Padded], tuple[int, int]]:
+        return Padded, (int(self), self.digits)
 
 
 class Bytewise(str):

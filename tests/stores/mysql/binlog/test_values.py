@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import random
 from typing import Any
 
@@ -12,7 +15,7 @@ from tests.stores.mysql.database import mysql_database
 
 from ackwise.middleware.storage.changes import Change
 from ackwise.stores.mysql.binlog import MySQLChanges
-from ackwise.stores.mysql.binlog.rows import Column, decoder_of
+from ackwise.stores.mysql.binlog.rows import Column, Padded, decoder_of
 
 pytestmark = pytest.mark.servers
 
@@ -101,6 +104,12 @@ async def test_a_type_that_is_not_read_is_told(mariadb_with_log: SharedServer, t
 def test_a_date_or_a_time_out_of_its_range_is_refused(column: Column, data: bytes) -> None:
     with pytest.raises(ValueError, match=r"a (date|time) has "):
         decoder_of(column)(data, 0)
+
+
+def test_a_number_with_zeros_in_front_is_a_number_still() -> None:
+    number = Padded(42, 6)
+    assert (number, str(number), f"{number}", json.dumps(number)) == (42, "000042", "000042", "42")
+    assert str(copy.deepcopy(number)) == str(pickle.loads(pickle.dumps(number))) == "000042"
 
 
 #: Type, values, and how the server is asked for them: as a text, as bytes, or as a number.
