@@ -78,7 +78,7 @@ class _Transaction:
 class Reader:
     """Reads one log from the place where `progress` stands. `wanted` are the tables to report, `server` makes ids unique.
 
-    `encodings` are Python's names of character sets by collation. `known` are the columns of each table as they were seen first,
+    `encodings` say by collation how texts are read. `known` are the columns of each table as they were seen first,
     which outlive the stream. `tables_are_read` means that what the log does not say in rows is found in the tables later.
     """
 

@@ -47,7 +47,7 @@ class Column(NamedTuple):
     metadata: tuple[int, int]
     unsigned: bool = False
     encoding: str | None = None
-    """Python's name for its character set; `None` for bytes."""
+    """Python's name for its character set, or a `Bytewise`; `None` for bytes."""
     members: tuple[str, ...] = ()
     """Members of ENUM and SET."""
 
