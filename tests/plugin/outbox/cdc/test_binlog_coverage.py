@@ -174,6 +174,20 @@ async def test_a_table_that_the_log_does_not_report_in_full_is_refused_with_what
             await shop.run("DROP TABLE checked", "DROP TABLE IF EXISTS ackwise_cdc")
 
 
+async def test_the_modes_of_the_server_hide_no_foreign_key(shop: BinlogWorld) -> None:
+    await shop.run(
+        "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'",
+        "CREATE TABLE orders (id INT PRIMARY KEY COMMENT 'it is \\', a INT, FOREIGN KEY (a) REFERENCES orders (id) ON DELETE CASCADE) "
+        "COMMENT 'so it is'",
+        "SET GLOBAL sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'",
+    )
+    source = shop.source(tables=["orders"])
+    with pytest.raises(ConfigurationError, match="ON DELETE CASCADE"):
+        await source.open()
+    await source.close()
+    await shop.run("SET GLOBAL sql_mode = DEFAULT")
+
+
 async def test_a_change_between_the_look_at_the_tables_and_the_first_position_is_seen(
     shop: BinlogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
