@@ -465,7 +465,7 @@ class _Runner(AsyncpgRunner):
     def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
         super().__init__(connection)
         transaction = connection.transaction()
-        self._ends = {"BEGIN": transaction.start, "COMMIT": transaction.commit, "ROLLBACK": transaction.rollback}
+        self._ends = {"BEGIN": transaction.start, "COMMIT": self._commit, "ROLLBACK": transaction.rollback}
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
         if (end := self._ends.get(packet[0].text)) is None:
@@ -475,3 +475,9 @@ class _Runner(AsyncpgRunner):
         except FAILURES as error:
             raise Failure(problem_of(error), error) from error
         return [Answer()]
+
+    async def _commit(self) -> None:
+        """As asyncpg's own, which passes over the answer: to the COMMIT of a broken transaction it is ROLLBACK, and no error."""
+        self._connection._top_xact = None
+        if await self._connection.execute("COMMIT;") == "ROLLBACK":
+            raise Failure(Problem.ENDED, TransactionAborted(BROKEN.format(database="PostgreSQL")))

@@ -23,7 +23,7 @@ from ackwise.stores.sql.inbox import ENDED, Statements, take_over
 from ackwise.stores.sql.inboxtransaction import InboxTransaction, Session, Turning
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run
 from ackwise.stores.sql.schema import Maintenance
-from ackwise.stores.sql.watching import MARIADB, POSTGRES, SQLITE, Effect, Effects, Watched, Watcher
+from ackwise.stores.sql.watching import MARIADB, POSTGRES, SQLITE, Effect, Effects, Watched, Watcher, undoes
 from ackwise.stores.sqlalchemy.driver import ADDRESS, SQLAlchemyRunner, SyncRunner, as_store_error, failures, refusing, unavailable
 
 _GRAMMARS: Final = {"postgresql": POSTGRES, "mysql": MARIADB, "mariadb": MARIADB, "sqlite": SQLITE}
@@ -44,7 +44,10 @@ def watched(session: SyncSession, connection: Connection, watcher: Watcher[None]
             seen.done(effects)
 
     def before_cursor_execute(_c: Any, _cursor: Any, statement: str, _p: Any, _context: Any, _many: bool) -> None:
-        see(*seen.effects(statement))
+        effects = seen.effects(statement)
+        if not seen.is_ours and is_undone(connection) and not (effects and undoes(effects)):
+            effects = (Effect.COMMITS_BY_ITSELF,)
+        see(*effects)
 
     def commit(_c: Connection) -> None:
         see(Effect.COMMITS)
@@ -88,7 +91,7 @@ class SQLAlchemySession(Session[AsyncSession]):
         """Connect, and start. Raises `Failure` and `ConfigurationError`."""
         with failures():
             connection = await self.connection.connection()
-            await connection.run_sync(_require_transactions)
+            await connection.run_sync(require_transaction, ADDRESS)
         self._ours = self.connection.sync_session.get_transaction()
         self.statements = await run(steps(), SQLAlchemyRunner(connection))
         self._turning = Turning(self.statements)
@@ -164,6 +167,12 @@ class SQLAlchemySession(Session[AsyncSession]):
         return self.connection.sync_session.connection()
 
 
+def is_undone(connection: Connection) -> bool:
+    """Return whether SQLite has no transaction open: `OR ROLLBACK` undoes it, and what comes next may commit by itself."""
+    driver: Any = connection.connection.driver_connection
+    return connection.dialect.name == "sqlite" and not driver.in_transaction
+
+
 def sync(connection: AsyncConnection) -> Connection:
     """The connection under an asynchronous one."""
     assert connection.sync_connection is not None
@@ -175,11 +184,11 @@ async def begin_as_writer(connection: AsyncConnection) -> None:
     await SQLAlchemyRunner(connection).send([Statement("BEGIN IMMEDIATE")])
 
 
-def _require_transactions(connection: Connection) -> None:
-    """Raise `ConfigurationError` for a connection on which each statement commits by itself."""
+def require_transaction(connection: Connection, address: str) -> None:
+    """Raise `ConfigurationError` if each statement commits by itself. On SQLite we start the transaction, so that it does not."""
     raw: Any = connection.connection.dbapi_connection
     if connection.dialect.name != "sqlite" and connection.dialect.detect_autocommit_setting(raw):
-        raise ConfigurationError(f"{ADDRESS}: its engine is in autocommit; give the sessions one that is not")
+        raise ConfigurationError(f"{address}: its engine is in autocommit; give the sessions one that is not")
 
 
 #: Starts a batch in the transaction of a session.

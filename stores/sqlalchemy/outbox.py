@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -20,8 +20,8 @@ from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, State
 from ackwise.stores.sql.outboxdialect import Dialect
 from ackwise.stores.sql.outboxrelaying import read_id, set_barrier
 from ackwise.stores.sql.outboxwriting import Block, Business, Rows, Writes, transaction
-from ackwise.stores.sqlalchemy.driver import SyncRunner, as_outbox_error, failures
-from ackwise.stores.sqlalchemy.inbox import begin_as_writer, sync, watched
+from ackwise.stores.sqlalchemy.driver import SyncRunner, as_outbox_error, failures, problem_of
+from ackwise.stores.sqlalchemy.inbox import begin_as_writer, is_undone, require_transaction, sync, watched
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ _URLS: Final = {
     "mariadb": "mariadb://host/database",
     "sqlite": "sqlite:///path",
 }
+
+_ADDRESS: Final = "the database of the session"
 
 #: Seconds for a rollback; a connection that takes longer is given up, which rolls back as well.
 _TIMEOUT: Final = 5.0
@@ -88,7 +90,7 @@ class SQLAlchemyOutbox(Sends):
             raise ConfigurationError(
                 f"the barrier of {tx_id} has to be in the local transaction, and none is open in the session; start one"
             )
-        await self._ask(mine, lambda words: set_barrier(words.sql, tx_id))
+        await self._ask(mine, lambda words: set_barrier(words.sql, tx_id), writes=True)
 
     async def database_id(self, session: AsyncSession | async_scoped_session[Any]) -> str:
         return await self._ask(_session(session), lambda words: read_id(words.sql))
@@ -107,15 +109,18 @@ class SQLAlchemyOutbox(Sends):
             now=_Listening(runner),
         )
 
-    async def _ask(self, session: AsyncSession, steps: Callable[[_Words], Steps[T]]) -> T:
+    async def _ask(self, session: AsyncSession, steps: Callable[[_Words], Steps[T]], *, writes: bool = False) -> T:
         try:
             with failures():
                 connection = await session.connection()
+            if writes:
+                await connection.run_sync(_require_begun)
             return await connection.run_sync(lambda its: run_now(steps(self._words(its)), SyncRunner(its)))
         except Failure as failure:
             raise as_outbox_error(failure.error) from None
 
     def _insert(self, connection: Connection, rows: Sequence[RowColumns]) -> None:
+        _require_begun(connection)
         run_now(self._words(connection).insert(rows, ()), SyncRunner(connection))
 
     def _words(self, connection: Connection) -> _Words:
@@ -150,7 +155,7 @@ def _words(dialect: str, schema: str | None, prefix: str) -> _Words:
     from ackwise.stores.mysql.outbox import MySQL, insert
     from ackwise.stores.mysql.schema import Tables as MySQLTables
 
-    tables_there, address = MySQLTables(prefix, schema), "the database of the session"
+    tables_there, address = MySQLTables(prefix, schema), _ADDRESS
     return _Words(MySQL(tables_there, address), lambda rows, before: insert(tables_there.named("outbox"), rows, before, address))
 
 
@@ -160,6 +165,24 @@ def _session(given: Any) -> AsyncSession:
     if not isinstance(session, AsyncSession):
         raise ConfigurationError(f"the SQLAlchemy outbox got a {type(given).__name__}, and writes through an AsyncSession")
     return session
+
+
+def _require_begun(connection: Connection) -> None:
+    """Raise an error where what is written would be committed by itself."""
+    require_transaction(connection, _ADDRESS)
+    driver: Any = connection.connection.driver_connection
+    if is_undone(connection) and driver.isolation_level is None:  # else it starts one before an INSERT
+        raise _undone()
+
+
+def _require_unbroken(connection: Connection) -> None:
+    """PostgreSQL answers the COMMIT of a broken transaction with ROLLBACK and no error. A listener of the session may have broken it."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT 1")
+
+
+def _undone() -> Failure:
+    return Failure(Problem.ENDED, InvalidRequestError("SQLite has no transaction open, as an error that was caught has undone it"))
 
 
 def _insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
@@ -175,6 +198,7 @@ class _Runner:
 
     def __init__(self, session: AsyncSession, insert: Callable[[Connection, Sequence[RowColumns]], None]) -> None:
         self._session, self.insert = session, insert
+        self._is_block = False
         self._savepoint: AsyncSessionTransaction | None = None
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
@@ -186,6 +210,7 @@ class _Runner:
     async def _do(self, statement: Statement) -> None:
         match statement.text.split():
             case [_] if statement.text == _INSERT:
+                self.require_transaction()
                 # What the session has not flushed goes first: its locks give the rows of a key their order.
                 await self._session.flush()
                 await (await self._session.connection()).run_sync(self.insert, statement.values)
@@ -193,26 +218,36 @@ class _Runner:
                 await self._session.begin()
             case ["SAVEPOINT", _]:
                 connection = await self._session.connection()
+                await connection.run_sync(require_transaction, _ADDRESS)
                 if sync(connection).dialect.name == "sqlite":
                     await begin_as_writer(connection)
                 self._savepoint = await self._session.begin_nested()
-                self.connection = sync(await self._session.connection())
+                self.connection, self._is_block = sync(await self._session.connection()), True
             case ["ROLLBACK", "TO", *_] if self._savepoint is not None:
                 await self._savepoint.rollback()
                 self._savepoint = None
             case ["RELEASE", *_] if self._savepoint is not None:
+                self.require_transaction()
                 await self._savepoint.commit()
             case ["COMMIT"]:
                 await self._commit()
             case ["ROLLBACK"]:
                 await self._session.rollback()
 
+    def require_transaction(self) -> None:
+        """Raise `Failure` if SQLite has undone the transaction of the block: a savepoint of the session would be one by itself."""
+        if self._is_block and is_undone(self.connection):
+            raise _undone()
+
     async def _commit(self) -> None:
+        event.listen(self.connection, "commit", _require_unbroken, once=True)
         try:
             await self._session.commit()
         except DBAPIError as error:
             if isinstance(error, IntegrityError) and not error.connection_invalidated:
                 raise  # a constraint
+            if problem_of(error) is Problem.ENDED:
+                raise Failure(Problem.ENDED, as_outbox_error(error)) from None
             raise Failure(Problem.LOST, error) from None
 
 
@@ -223,6 +258,7 @@ class _Listening:
         self._runner = runner
 
     def send(self, packet: Packet) -> Sequence[Answer]:
+        self._runner.require_transaction()
         for text, rows in packet:
             if text == _INSERT:
                 self._runner.insert(self._runner.connection, rows)

@@ -53,7 +53,7 @@ def is_free(connection: sqlite3.Connection) -> bool:
 class watched(Watch[None]):
     """Lets `watcher` see what is executed on `connection` until the block ends. It can't execute anything itself meanwhile.
 
-    A change outside of a transaction is one that commits by itself. What is refused raises `DatabaseError` where it is executed, and what
+    A change or a savepoint outside of a transaction is one that commits by itself. What is refused raises `DatabaseError` where it is executed, and what
     the watcher has raised once that leaves the block. An authorizer that was there before is gone, see `is_free`.
     """
 
@@ -77,10 +77,10 @@ class watched(Watch[None]):
             raise self._refusals[-1] from error
 
     def _authorize(self, action: int, first: str | None, *_: object) -> int:
-        if action not in _HARMLESS and not self._connection.in_transaction:
-            effect: Effect | None = Effect.COMMITS_BY_ITSELF
-        else:
-            effect = _TRANSACTIONS.get((action, first or ""))
+        effect = _TRANSACTIONS.get((action, first or ""))
+        # Also a savepoint: outside of a transaction it is one, which its RELEASE commits.
+        if (action not in _HARMLESS or effect is Effect.SAVEPOINT) and not self._connection.in_transaction:
+            effect = Effect.COMMITS_BY_ITSELF
         try:
             return sqlite3.SQLITE_OK if effect is None else _asked(self.watched, effect)
         except Exception as error:  # noqa: BLE001  # a watcher's, which sqlite3 would not let through
