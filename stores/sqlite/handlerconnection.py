@@ -53,8 +53,8 @@ def is_free(connection: sqlite3.Connection) -> bool:
 class watched(Watch[None]):
     """Lets `watcher` see what is executed on `connection` until the block ends. It can't execute anything itself meanwhile.
 
-    A change or a savepoint outside of a transaction is one that commits by itself. What is refused raises `DatabaseError` where it is executed, and what
-    the watcher has raised once that leaves the block. An authorizer that was there before is gone, see `is_free`.
+    A change or a savepoint outside of a transaction is one that commits by itself. What is refused raises `DatabaseError` where it is
+    executed, and what the watcher has raised once that leaves the block. An authorizer that was there before is gone, see `is_free`.
     """
 
     def __init__(self, connection: sqlite3.Connection, watcher: Watcher[None]) -> None:
@@ -79,7 +79,8 @@ class watched(Watch[None]):
     def _authorize(self, action: int, first: str | None, *_: object) -> int:
         effect = _TRANSACTIONS.get((action, first or ""))
         # Also a savepoint: outside of a transaction it is one, which its RELEASE commits.
-        if (action not in _HARMLESS or effect is Effect.SAVEPOINT) and not self._connection.in_transaction:
+        is_change = action not in _HARMLESS or effect is Effect.SAVEPOINT
+        if is_change and not self._connection.in_transaction:
             effect = Effect.COMMITS_BY_ITSELF
         try:
             return sqlite3.SQLITE_OK if effect is None else _asked(self.watched, effect)
