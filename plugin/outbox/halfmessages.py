@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from ackwise.middleware.duration import parse_duration
-from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.outgoing import Outgoing
@@ -24,7 +24,7 @@ from ackwise.middleware.storage.outbox import BarrierStore, PreparedStore, Trans
 
 
 class Barriers:
-    """The barriers in `store`. The first connection that one is inserted through is compared with it.
+    """The barriers in `store`. Each connection that one is inserted through is compared with it, as it leads by now.
 
     A barrier in another database would never be found: what has committed there would be taken for rolled back.
     """
@@ -32,7 +32,6 @@ class Barriers:
     def __init__(self, store: BarrierStore) -> None:
         self._store = store
         self._id: str | None = None
-        self._is_compared = False
 
     async def database_id(self) -> str:
         """Return the id of the database with the barrier. Raise `StoreUnavailable`."""
@@ -42,18 +41,28 @@ class Barriers:
 
     async def insert(self, connection: Any, tx_id: str) -> None:
         """See `BarrierStore.barrier`. Raises `ConfigurationError` for a connection to another database."""
-        if not self._is_compared:
-            if await self._store.database_id(connection) != await self.database_id():
-                raise ConfigurationError(
-                    "the connection that was given to tx.barrier leads to another database than that of the TransactionalProducer; name "
-                    "the database of your local transactions by business="
-                )
-            self._is_compared = True
+        if await self._store.database_id(connection) != await self.database_id():
+            raise ConfigurationError(
+                "the connection that was given to tx.barrier leads to another database than that of the TransactionalProducer; name "
+                "the database of your local transactions by business="
+            )
         await self._store.barrier(connection, tx_id)
 
     async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
         """See `BarrierStore.probe`."""
         return await self._store.probe(tx_id, wait=wait)
+
+
+_DENIED: Final = (
+    "the local transaction {id} ended without an error, and its database says that it was rolled back: its messages are not sent. An error "
+    "that undoes all of it was caught inside, or tx.barrier was called in a savepoint that was rolled back, and then the rest may be "
+    "committed: check what it wrote. Let such an error pass, and call tx.barrier outside of savepoints"
+)
+
+_REFUSED: Final = (
+    "the local transaction {id} ended without an error, and a check-back had answered ROLLBACK before: its messages are not sent, check "
+    "what it did. Raise first_check, or let the check callback answer UNKNOWN while it may still come"
+)
 
 
 class LocalTransaction:
@@ -94,7 +103,16 @@ class LocalTransaction:
     @property
     def lacks_barrier(self) -> bool:
         """Return whether it claims to have committed without the row that a check-back would look for."""
-        return self._barriers is not None and not self._is_begun and self._told in (None, TransactionOutcome.COMMIT)
+        return self._barriers is not None and not self._is_begun and self._claims_commit
+
+    def require_commit(self) -> None:
+        """Raise `TransactionAborted` if it claims to have committed, and is rolled back by what is written down."""
+        if self._claims_commit and self.ended is TransactionOutcome.ROLLBACK:
+            raise TransactionAborted((_DENIED if self._is_begun else _REFUSED).format(id=self.id))
+
+    @property
+    def _claims_commit(self) -> bool:
+        return self._told in (None, TransactionOutcome.COMMIT)
 
     async def outcome(self, *, raised: bool, wait: float) -> TransactionOutcome:
         """Return the outcome by its database, asked for at most `wait` seconds; without a barrier the reported one.
@@ -144,7 +162,8 @@ class HalfMessages:
     async def prepare(self, messages: Sequence[Outgoing], *, first_check: float | str | None = None) -> AsyncIterator[LocalTransaction]:
         """Write `messages` as half messages, let the block be the local transaction, then decide about them.
 
-        Raises what the block raises, and `StoreUnavailable` if they could not be written: then the block has not started.
+        Raises what the block raises, `TransactionAborted` if it ended well and its database says that it rolled back, and
+        `StoreUnavailable` if they could not be written: then the block has not started.
         """
         transaction = LocalTransaction(self._barriers)
         await self._store.prepare(
@@ -160,6 +179,7 @@ class HalfMessages:
             await self._conclude(transaction, messages, raised=True)
             raise
         await self._conclude(transaction, messages, raised=False)
+        transaction.require_commit()
         if transaction.lacks_barrier:
             raise ConfigurationError(
                 "a local transaction ended without `await tx.barrier(connection)`, which must be its first statement. Its messages are "
@@ -181,11 +201,12 @@ class HalfMessages:
         try:
             async with asyncio.timeout(_CONCLUDE):
                 outcome = await transaction.outcome(raised=raised, wait=_PROBE_WAIT)
-                if outcome is not TransactionOutcome.UNKNOWN:
-                    changed = await self._store.decide(transaction.id, outcome)
-                    if changed and outcome is TransactionOutcome.COMMIT:
-                        self._tell_stored(transaction, messages)
-                return outcome
+                if outcome is TransactionOutcome.UNKNOWN:
+                    return outcome
+                changed = await self._store.decide(transaction.id, outcome)
+                if changed and outcome is TransactionOutcome.COMMIT:
+                    self._tell_stored(transaction, messages)
+                return outcome if changed == len(messages) else await self._decided_before(transaction)
         except (Unavailable, TimeoutError) as error:
             log.warning(
                 "end of a local transaction not written",
@@ -194,6 +215,11 @@ class HalfMessages:
                 error=said(error),
             )
             return TransactionOutcome.UNKNOWN
+
+    async def _decided_before(self, transaction: LocalTransaction) -> TransactionOutcome:
+        """A check-back was first: what it decided counts. Rows that are gone were sent."""
+        is_rolled_back = await self._store.was_rolled_back(transaction.id)
+        return TransactionOutcome.ROLLBACK if is_rolled_back else TransactionOutcome.COMMIT
 
     def _tell_stored(self, transaction: LocalTransaction, messages: Sequence[Outgoing]) -> None:
         if self._sink is not None:

@@ -151,10 +151,10 @@ class TransactionalProducer:
     ) -> AbstractAsyncContextManager[LocalTransaction]:
         """Make `messages` durable, let the block be the local transaction, and decide about them when it ends.
 
-        What the block raises is raised; where the database says that it has not committed, nothing is sent. An end that is not known, such
-        as a connection that was lost during COMMIT, is left to the check-back, which comes after `first_check`. Raises
-        `StoreUnavailable` if the messages can't be made durable, and `ConfigurationError` if one is no `Outgoing`; then the block has not
-        started.
+        What the block raises is raised. A block that ended well and has not committed, as its database says, sends nothing and raises
+        `TransactionAborted`. An end that is not known, such as a connection that was lost during COMMIT, is left to the check-back, which
+        comes after `first_check`. Raises `StoreUnavailable` if the messages can't be made durable, and `ConfigurationError` if one is no
+        `Outgoing`; then the block has not started.
         """
         self._require_running()
         return self._half_messages.prepare([messages] if isinstance(messages, Outgoing) else outgoing_of(messages), first_check=first_check)
@@ -164,8 +164,8 @@ class TransactionalProducer:
     ) -> TransactionOutcome:
         """`prepare` around a call of `local`, as RocketMQ's `sendMessageInTransaction`; returns how the local transaction ended.
 
-        `local` may return a `TransactionOutcome`; `None` is COMMIT. With a barrier its database decides. Raises what `local` raises, and
-        `ConfigurationError` for one that can't be awaited.
+        `local` may return a `TransactionOutcome`; `None` is COMMIT. With a barrier its database decides. Raises what `prepare` and `local`
+        raise, and `ConfigurationError` for one that can't be awaited.
         """
         _refuse_plain_function(local)
         async with self.prepare(messages, first_check=first_check) as transaction:

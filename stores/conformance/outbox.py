@@ -52,7 +52,13 @@ class OutboxPreparing:
         tx_id = _prepare(scene, message(b"1"))
         assert _decide(scene, tx_id, ROLLBACK) == 1
         assert _decide(scene, tx_id, COMMIT) == 0
-        assert (scene.pending(), scene.run(scene.outbox.parked()), _due(scene)) == ([], [], [])
+        assert [scene.run(scene.outbox.was_rolled_back(each)) for each in (tx_id, _prepare(scene, message(b"2")), "", "none")] == [
+            True,
+            False,
+            False,
+            False,
+        ]
+        assert (scene.pending(), scene.run(scene.outbox.parked()), len(_due(scene))) == ([], [], 1)
         tx_id = _prepare(scene)  # no messages
         assert (_decide(scene, tx_id, COMMIT), _decide(scene, "", COMMIT)) == (0, 0)
 
@@ -115,6 +121,18 @@ class OutboxPreparing:
         assert scene.values() == [b"2"], "it was never tried, so nothing waits for it"
         assert scene.run(scene.outbox.requeue()) == 1
         assert sorted(value or b"" for value in scene.values()) == [b"1", b"2"]
+
+    def test_what_was_parked_by_its_checks_is_decided_by_whoever_knows_and_what_could_not_be_sent_is_not(self, scene: OutboxScene) -> None:
+        ids = [_prepare(scene, message(b"%d" % number)) for number in range(3)]
+        rows = _due(scene)
+        assert _answer(scene, *(CheckAnswer(row.id, UNKNOWN, None, "unknown") for row in rows)) == 3
+        assert len(scene.run(scene.outbox.parked())) == 3
+        assert (_decide(scene, ids[0], COMMIT), _decide(scene, ids[1], ROLLBACK)) == (1, 1)
+        assert scene.values() == [b"0"]
+        (refused,), shards = scene.pending(), scene.own()
+        assert scene.fail(shards, refused, None) == 1
+        assert (_decide(scene, ids[0], ROLLBACK), _decide(scene, ids[1], COMMIT)) == (0, 0)
+        assert sorted(row.id for row in scene.run(scene.outbox.parked())) == sorted([refused.id, rows[2].id])
 
     def test_the_status_counts_half_messages(self, scene: OutboxScene) -> None:
         _prepare(scene, message())

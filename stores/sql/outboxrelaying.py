@@ -238,7 +238,12 @@ def _failing(failure: Failed, token: int) -> _Failing:
 _DATABASE_ID: Final = "SELECT value FROM {meta} WHERE name = 'database_id'"
 _BARRIER: Final = "INSERT INTO {barrier} (tx_id, outcome, created) VALUES (:tx_id, :outcome, {now}) {keeping}"
 _OUTCOME: Final = "SELECT outcome FROM {barrier} WHERE tx_id = :tx_id"
-_DECIDED: Final = "UPDATE {rows} {by_tx} SET state = :state, next_at = {sooner} WHERE tx_id = :tx_id AND tx_id <> '' AND state = {PREPARED}"
+_OF_TRANSACTION: Final = "tx_id = :tx_id AND tx_id <> ''"
+# One that was parked by its check-back was never tried, and is still to be decided.
+_DECIDED: Final = f"""
+UPDATE {{rows}} {{by_tx}} SET state = :state, next_at = {{sooner}}, cause = NULL
+WHERE {_OF_TRANSACTION} AND (state = {{PREPARED}} OR state = {{MESSAGE_ERROR}} AND attempts = 0 AND checks > 0)"""
+_ROLLED_BACK: Final = f"SELECT 1 FROM {{rows}} {{by_tx}} WHERE {_OF_TRANSACTION} AND state = {{LOCAL_ROLLBACK}} LIMIT 1"
 _STILL_DUE: Final = " WHERE id {among ids} AND state = {PREPARED} AND next_at <= {moment}"
 _TAKE: Final = "SELECT " + DUE_COLUMNS + " FROM {rows} {by_id}" + _STILL_DUE + " ORDER BY id {locked}"
 _TAKEN: Final = "UPDATE {rows} {by_id} SET next_at = {moment_later lease}" + _STILL_DUE
@@ -316,6 +321,10 @@ class Preparing(Operations):
             return 0
         decided = yield from self._sql.write(self._sql.say(_DECIDED, tx_id=tx_id, state=DECIDED[outcome]))
         return self._woken(changed(decided), outcome)
+
+    @asked(repeats=True)
+    def was_rolled_back(self, tx_id: str) -> Steps[bool]:
+        return (yield from self._sql.first(_ROLLED_BACK, tx_id=tx_id)) is not None
 
     @asked(repeats=True)
     def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> Steps[list[Prepared]]:

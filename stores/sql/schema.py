@@ -102,7 +102,7 @@ CREATE INDEX{ended} ON {rows} (id) WHERE state = {LOCAL_ROLLBACK};
 CREATE INDEX{sent} ON {rows} (next_at) WHERE state = {GLOBAL_COMMIT}"""
 _FILLED: Final = f"""
 {{insert}} INTO {{shards}} (shard) VALUES {", ".join(f"({shard})" for shard in range(SHARDS))} {{keeping}};
-{{insert}} INTO {{meta}} (name, value) VALUES ('database_id', '{{database_id}}') {{keeping}}"""
+{{insert}} INTO {{meta}} (name, value) VALUES ('database_id', {{database_id}}) {{keeping}}"""
 
 
 class Names(Protocol):
@@ -135,7 +135,7 @@ def outbox(types: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
 
 
 def _written(template: str, types: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    words = {"keys": "", "idle": "", **STATES, **types, **names, "database_id": uuid.uuid4().hex}
+    words = {"keys": "", "idle": "", "database_id": f"'{uuid.uuid4().hex}'", **STATES, **types, **names}
     return [statement.strip().format_map(words) for statement in template.split(";")]
 
 

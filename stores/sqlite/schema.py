@@ -138,6 +138,7 @@ _TYPES: Final = {
     },
     "insert": "INSERT",
     "keeping": "ON CONFLICT DO NOTHING",
+    "database_id": "lower(hex(randomblob(16)))",  # the statements are made once for all files
 }
 
 _VERSIONS: Final = versions(_TYPES, _NAMES)

@@ -12,8 +12,8 @@ from tests.plugin.outbox.halfstore import HalfStore, Local
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
-from ackwise.middleware.storage.outbox import RowState, TransactionOutcome
-from ackwise.plugin.outbox.checkback import CheckBack
+from ackwise.middleware.storage.outbox import Prepared, RowState, TransactionOutcome
+from ackwise.plugin.outbox.checkback import Check, CheckBack, CheckSchedule
 from ackwise.plugin.outbox.halfmessages import HalfMessages
 
 PAID, SHIPPED = Outgoing("paid", b"42"), Outgoing("shipped", b"42")
@@ -119,12 +119,64 @@ async def test_a_forgotten_barrier_is_said_and_its_messages_are_sent(store: Half
     assert (states(store), store._barriers) == ([RowState.LOCAL_COMMIT], {})
 
 
-async def test_who_swallows_the_failure_of_its_transaction_sends_nothing(store: HalfStore, half: HalfMessages) -> None:
+async def test_who_swallows_the_failure_of_its_transaction_sends_nothing_and_is_told(store: HalfStore, half: HalfMessages) -> None:
+    for told in (None, TransactionOutcome.COMMIT):
+
+        async def pay(told: TransactionOutcome | None = told) -> None:
+            async with half.prepare([PAID]) as transaction:
+                local = Local()
+                await transaction.barrier(local)
+                local.roll_back()
+                if told is not None:
+                    transaction.tell(told)
+
+        with pytest.raises(TransactionAborted, match=r"its database says that it was rolled back: .* outside of savepoints"):
+            await pay()
+    assert states(store) == [RowState.LOCAL_ROLLBACK] * 2
+
+
+async def test_who_says_that_it_rolled_back_is_believed(store: HalfStore, half: HalfMessages) -> None:
     async with half.prepare([PAID]) as transaction:
         local = Local()
         await transaction.barrier(local)
         local.roll_back()
+        transaction.rollback()
     assert (states(store), transaction.ended) == ([RowState.LOCAL_ROLLBACK], TransactionOutcome.ROLLBACK)
+
+
+async def test_a_commit_that_comes_after_the_rollback_of_a_check_back_is_no_commit(store: HalfStore) -> None:
+    async def check(prepared: Prepared) -> TransactionOutcome:
+        return TransactionOutcome.ROLLBACK
+
+    for barriers, asks in ((None, check), (store, None)):  # with a barrier that was forgotten, too
+        half = HalfMessages(store, "orders", barriers, first_check=0.0)
+
+        async def pay(half: HalfMessages = half, asks: Check | None = asks) -> None:
+            async with half.prepare([PAID, SHIPPED]):
+                await CheckBack(store, producer_group="orders", check=asks).look()
+
+        with pytest.raises(TransactionAborted, match=r"a check-back had answered ROLLBACK before: its messages are not sent"):
+            await pay()
+    assert states(store) == [RowState.LOCAL_ROLLBACK] * 4
+
+
+async def test_a_commit_that_a_check_back_has_written_down_is_one(store: HalfStore, half: HalfMessages) -> None:
+    async with half.prepare([PAID], first_check=0.0) as transaction:
+        local = Local()
+        await transaction.barrier(local)
+        local.commit()
+        await CheckBack(store, producer_group="orders").look()
+    assert (states(store), transaction.ended) == ([RowState.LOCAL_COMMIT], TransactionOutcome.COMMIT)
+
+
+async def test_a_commit_after_the_last_check_is_sent_though_its_message_was_parked(store: HalfStore, half: HalfMessages) -> None:
+    async with half.prepare([PAID], first_check=0.0) as transaction:
+        local = Local()
+        await transaction.barrier(local)
+        await CheckBack(store, producer_group="orders", schedule=CheckSchedule(most=1)).look()
+        assert states(store) == [RowState.MESSAGE_ERROR]
+        local.commit()
+    assert (states(store), transaction.ended) == ([RowState.LOCAL_COMMIT], TransactionOutcome.COMMIT)
 
 
 async def test_who_did_nothing_may_say_so_before_the_barrier(store: HalfStore, half: HalfMessages) -> None:
@@ -224,19 +276,23 @@ async def test_nothing_is_begun_if_nobody_knows_where_the_barrier_is(store: Half
     assert store.rows == []
 
 
-async def test_a_connection_to_another_database_is_refused_before_anything_is_done(store: HalfStore, half: HalfMessages) -> None:
+async def test_each_connection_to_another_database_is_refused_before_anything_is_done(store: HalfStore, half: HalfMessages) -> None:
     done: list[str] = []
 
+    elsewhere = Local()
+
     async def through(connection: object = None) -> str:
-        return "db-1" if connection is None else "db-2"
+        return "db-2" if connection is elsewhere else "db-1"
 
     store.database_id = through  # type: ignore[method-assign]
 
-    async def pay() -> None:
+    async def pay(local: Local) -> None:
         async with half.prepare([PAID]) as transaction:
-            await transaction.barrier(Local())
+            await transaction.barrier(local)
             done.append("paid")
+            local.commit()
 
+    await pay(Local())
     with pytest.raises(ConfigurationError, match="another database"):
-        await pay()
-    assert (done, states(store)) == ([], [RowState.LOCAL_ROLLBACK])
+        await pay(elsewhere)
+    assert (done, states(store)) == (["paid"], [RowState.LOCAL_COMMIT, RowState.LOCAL_ROLLBACK])

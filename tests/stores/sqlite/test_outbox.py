@@ -356,6 +356,16 @@ async def test_a_file_without_the_tables_is_named_with_the_command(tmp_path: Pat
     assert await outbox.check() == []
 
 
+async def test_each_file_has_its_own_id_also_if_one_process_made_them_all(tmp_path: Path) -> None:
+    ids = set[str]()
+    for name in ("shop.db", "half.db"):
+        outbox = SQLiteOutbox(tmp_path / name)
+        await outbox.open()
+        ids.add(await outbox.database_id())
+        await outbox.close()
+    assert [len(id) for id in ids] == [32, 32]
+
+
 async def test_a_file_of_a_newer_ackwise_or_of_another_kind_is_refused(tmp_path: Path, outbox: SQLiteOutbox) -> None:
     with connected(outbox) as connection, connection:
         connection.execute("UPDATE ackwise_schema SET version = 99 WHERE part = 'outbox'")
