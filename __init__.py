@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.policies.retry import Schedule as Schedule
     from ackwise.middleware.storage.outbox import Prepared as Prepared
     from ackwise.middleware.storage.outbox import TransactionOutcome as TransactionOutcome
+    from ackwise.middleware.storage.outbox import Wait as Wait
     from ackwise.plugin.app import App as App
     from ackwise.plugin.faust.work import current_batch as current_batch
     from ackwise.plugin.handlers.tracing import Tracing as Tracing

@@ -342,7 +342,10 @@ class MemoryOutbox(Sends):
             if row is None or row.state is not RowState.PREPARED:
                 continue
             row.state, row.cause, changed = state_of(answer), answer.cause[:CAUSE], changed + 1
-            row.checks += answer.outcome is TransactionOutcome.UNKNOWN
+            row.checks += answer.outcome is TransactionOutcome.UNKNOWN and answer.counts
+            if answer.content is not None:
+                columns_of(answer.content)  # refuses what no database takes
+                row.message = answer.content
             is_open = row.state in (RowState.PREPARED, RowState.MESSAGE_ERROR)
             row.next_at = self._clock() + (answer.again_in or 0.0) if is_open else None
         if any(answer.outcome is TransactionOutcome.COMMIT for answer in answers) and changed:

@@ -22,9 +22,10 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Outgoing
 
@@ -172,6 +173,32 @@ class TransactionOutcome(enum.Enum):
     """It may still be running, or its outcome can't be asked now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The answer of a check that has no other yet, on purpose: it is asked again after `duration`, seconds or a text such as `"10m"`.
+
+    It uses up none of the checks. Raises `ConfigurationError` for what is no duration above 0.
+    """
+
+    duration: float | str
+
+    def __post_init__(self) -> None:
+        if not self.seconds:
+            raise ConfigurationError("a check waits for 0 s; give the time until the next one, such as Wait('10m')")
+
+    @property
+    def seconds(self) -> float:
+        """The duration."""
+        return parse_duration(self.duration, what="the duration of Wait")
+
+
+CheckResult: TypeAlias = TransactionOutcome | Wait | Outgoing | bytes
+"""What a check callback returns: how the local transaction ended, that the answer is not there yet, or what to send.
+
+Bytes are the value of the half message, and an `Outgoing` is sent in its place, under the id of the half message.
+"""
+
+
 class CheckAnswer(NamedTuple):
     """The answer to a check-back of the row `id`. An answer UNKNOWN counts as a check; a check that raised has no answer and does not."""
 
@@ -180,6 +207,10 @@ class CheckAnswer(NamedTuple):
     again_in: float | None = NEXT_CHECK
     """Seconds until the next check after UNKNOWN; `None` parks the row."""
     cause: str = ""
+    content: Outgoing | None = None
+    """With COMMIT: what is sent in place of what was prepared. It has the message id of the row."""
+    counts: bool = True
+    """False for an UNKNOWN that uses up no check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +450,10 @@ class PreparedStore(BarrierStore, Protocol):
         ...
 
     async def answered(self, answers: Sequence[CheckAnswer]) -> int:
-        """Write down answers to check-backs: a decision, one more check, or MESSAGE_ERROR. By compare-and-set on PREPARED."""
+        """Write down answers to check-backs: a decision, one more check, or MESSAGE_ERROR; returns the number of rows that changed.
+
+        By compare-and-set on PREPARED, together with the content if the answer has one: of two contents the first is sent.
+        """
         ...
 
 

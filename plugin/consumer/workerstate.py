@@ -58,6 +58,7 @@ class CheckCounts:
     rolled_back: int = 0
     unknown: int = 0  #: answered checks that left them as they are
     unanswered: int = 0  #: the outcome was unknown, or the check raised
+    waiting: int = 0  #: answered with `Wait`, which uses up no check
     parked: int = 0
 
     @property

@@ -2,7 +2,8 @@
 
     due checks → ask the barrier, or the producer group's callback → LOCAL_COMMIT, LOCAL_ROLLBACK, one more check, or MESSAGE_ERROR
 
-Nothing is discarded. A check without an answer, because it raised or the outcome is unknown here, does not count.
+Nothing is discarded. A check without an answer, because it raised or the outcome is unknown here, does not count. A callback may also
+answer with what to send, and that it has to wait.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, cast
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, LogThrottle, said
+from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.owntask import ended, in_a_task, outcome_of
 from ackwise.middleware.storage.outbox import (
     FIRST_CHECK,
@@ -25,14 +27,19 @@ from ackwise.middleware.storage.outbox import (
     NEXT_CHECK,
     BarrierStore,
     CheckAnswer,
+    CheckResult,
     Prepared,
     PreparedStore,
     TransactionOutcome,
     UnreadableRow,
+    Wait,
     next_check,
 )
-from ackwise.middleware.usercode import Called, Returned, class_name, is_a, where_raised
+from ackwise.middleware.usercode import Called, Returned, class_name, is_a, looked, where_raised
 from ackwise.plugin.consumer.workerstate import CheckCounts
+
+Found: TypeAlias = TransactionOutcome | Wait | Outgoing
+"""The answer of a check, with the content as the message that it makes of the half message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +65,18 @@ class CheckSchedule:
         """Return whether it has had all its checks, as after the limit was lowered: it is parked unasked."""
         return prepared.checks >= self.most
 
-    def answer(self, prepared: Prepared, outcome: TransactionOutcome) -> CheckAnswer:
+    def answer(self, prepared: Prepared, found: Found) -> CheckAnswer:
         """Return what to store for `prepared`: a decision, one more check, or MESSAGE_ERROR after too many UNKNOWN."""
-        if outcome is not TransactionOutcome.UNKNOWN:
-            return CheckAnswer(prepared.id, outcome)
+        match found:
+            case Wait():
+                return CheckAnswer(prepared.id, TransactionOutcome.UNKNOWN, found.seconds, counts=False)
+            case Outgoing():
+                return CheckAnswer(prepared.id, TransactionOutcome.COMMIT, content=found)
+            case TransactionOutcome.COMMIT | TransactionOutcome.ROLLBACK:
+                return CheckAnswer(prepared.id, found)
         again_in = next_check(prepared.checks + 1, limit=self.most, every=self.every)
         cause = "" if again_in is not None else f"{self.most} checks did not tell how its local transaction ended"
-        return CheckAnswer(prepared.id, outcome, again_in, cause)
+        return CheckAnswer(prepared.id, found, again_in, cause)
 
 
 def by_transaction(due: Iterable[Prepared]) -> Sequence[Sequence[Prepared]]:
@@ -77,8 +89,8 @@ def by_transaction(due: Iterable[Prepared]) -> Sequence[Sequence[Prepared]]:
 
 log = Log()
 
-Check = Callable[[Prepared], Awaitable[TransactionOutcome]]
-"""RocketMQ's `checkLocalTransaction`: how did the local transaction of this half message end?"""
+Check = Callable[[Prepared], Awaitable[CheckResult]]
+"""RocketMQ's `checkLocalTransaction`: how did the local transaction of this half message end, and what is to be sent?"""
 
 #: Seconds that a barrier waits for a local transaction that still runs; then the outcome is not known yet.
 PROBE_WAIT: Final = 0.5
@@ -101,9 +113,8 @@ class Witnesses:
         self._by_id: dict[str, BarrierStore] = {}
         self._throttle = LogThrottle()
 
-    async def ask(self, half: Sequence[Prepared]) -> TransactionOutcome | None:
-        """Return the outcome of these messages' local transaction; `None` if nothing could be asked, or the check raised."""
-        first = half[0]
+    async def ask(self, first: Prepared) -> Found | None:
+        """Return the outcome of the message's local transaction, or its content; `None` if nothing could be asked, or the check raised."""
         if not first.barrier_in:
             return await self._call_back(first)
         try:
@@ -124,18 +135,17 @@ class Witnesses:
             self._by_id = {await store.database_id(): store for store in self._barriers}
         return self._by_id.get(database_id)
 
-    async def _call_back(self, first: Prepared) -> TransactionOutcome | None:
+    async def _call_back(self, first: Prepared) -> Found | None:
         if self._check is None:
             self._wait(first, "it has no barrier, and there is no check callback here")
             return None
         outcome = await self._checked(self._check, first)
         if not isinstance(outcome, Returned):
-            self._tell(first, class_name(outcome.error), where_raised(outcome.error))
+            self.tell(first, class_name(outcome.error), where_raised(outcome.error))
             return None
-        if is_a(outcome.value, TransactionOutcome):
-            return cast(TransactionOutcome, outcome.value)
-        self._tell(first, f"it returned {class_name(outcome.value)}, and no TransactionOutcome", None)
-        return None
+        if (found := _found(first, outcome.value)) is None:
+            self.tell(first, f"it returned {class_name(outcome.value)}; it takes a TransactionOutcome, Outgoing, bytes or Wait", None)
+        return found
 
     async def _checked(self, check: Check, first: Prepared) -> Called:
         """In its own task: whatever the user's code raises is no answer, and what it leaves of a cancellation meets no other check."""
@@ -148,7 +158,8 @@ class Witnesses:
             timer.cancel()
         return outcome_of(found)
 
-    def _tell(self, first: Prepared, error: str, at: str | None) -> None:
+    def tell(self, first: Prepared, error: str, at: str | None) -> None:
+        """Log that there is no answer."""
         log.warning(
             "check of a half message gave no answer",
             producer_group=first.producer_group,
@@ -160,6 +171,22 @@ class Witnesses:
     def _wait(self, first: Prepared, why: str) -> None:
         if self._throttle.is_due(why):
             log.warning("half message could not be checked here", producer_group=first.producer_group, row=first.id, why=why)
+
+
+def _found(first: Prepared, value: object) -> Found | None:
+    """Return the answer that a callback has returned, `None` for what is none."""
+    if type(value) is TransactionOutcome or type(value) is Wait:
+        return value
+    return looked(_content, first.message, value, otherwise=None)
+
+
+def _content(half: Outgoing, value: Any) -> Outgoing | None:
+    """Return what is sent for `half`, under the id that its sender knows."""
+    if is_a(value, bytes):
+        return replace(half, value=b"".join((value,)))
+    if not is_a(value, Outgoing):
+        return None
+    return Outgoing(value.topic, value.value, value.key, value.headers, value.partition, message_id=half.message_id, context=value.context)
 
 
 #: Half messages that are asked about side by side.
@@ -233,11 +260,23 @@ class CheckBack:
         answers = await asyncio.gather(*map(self._answers, by_transaction(due)))
         told = [pair for some in answers for pair in some]
         self.counts.unanswered += len(due) - len(told)
-        if told:
-            await self._store.answered([answer for _, answer in told])
-            for prepared, answer in told:
+        if decided := [(prepared, answer) for prepared, answer in told if answer.content is None]:
+            await self._store.answered([answer for _, answer in decided])
+            for prepared, answer in decided:
                 self._tell(prepared, answer)
+        for prepared, answer in told:
+            if answer.content is not None:
+                await self._store_content(prepared, answer)
         return len(due)
+
+    async def _store_content(self, prepared: Prepared, answer: CheckAnswer) -> None:
+        """By itself: what the database does not take holds up no other answer. Who was later with another one changes nothing."""
+        try:
+            if await self._store.answered([answer]):
+                self._tell(prepared, answer)
+        except (Unavailable, ConfigurationError) as error:
+            self.counts.unanswered += 1
+            self._witnesses.tell(prepared, said(error), None)
 
     async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
         """Another program wrote it so; the others must not wait for that forever."""
@@ -252,12 +291,17 @@ class CheckBack:
         )
 
     async def _answers(self, half: Sequence[Prepared]) -> list[tuple[Prepared, CheckAnswer]]:
-        """Those of one local transaction, with what to write down; empty if there is no answer."""
-        used_up = [prepared for prepared in half if self._schedule.is_used_up(prepared)]
-        asked = [prepared for prepared in half if not self._schedule.is_used_up(prepared)]
-        outcome = await self._witnesses.ask(asked) if asked else None
-        told = [] if outcome is None else [(prepared, self._schedule.answer(prepared, outcome)) for prepared in asked]
-        return told + [(prepared, self._schedule.answer(prepared, TransactionOutcome.UNKNOWN)) for prepared in used_up]
+        """Those of one local transaction, with what to write down; empty if there is no answer.
+
+        Content is the answer for one message. Anything else is the answer for all that are left.
+        """
+        told = [(each, self._schedule.answer(each, TransactionOutcome.UNKNOWN)) for each in half if self._schedule.is_used_up(each)]
+        left = [each for each in half if not self._schedule.is_used_up(each)]
+        while left and (found := await self._witnesses.ask(left[0])) is not None:
+            told_now = left[:1] if isinstance(found, Outgoing) else left
+            told += [(each, self._schedule.answer(each, found)) for each in told_now]
+            left = left[len(told_now) :]
+        return told
 
     def _tell(self, prepared: Prepared, answer: CheckAnswer) -> None:
         """Count, log and record an answer."""
@@ -266,6 +310,8 @@ class CheckBack:
                 self.counts.committed += 1
             case CheckAnswer(outcome=TransactionOutcome.ROLLBACK):
                 self.counts.rolled_back += 1
+            case CheckAnswer(counts=False):
+                self.counts.waiting += 1
             case CheckAnswer(again_in=None, cause=cause):
                 self.counts.parked += 1
                 log.error(
@@ -279,7 +325,9 @@ class CheckBack:
                 self._record(EventCode.OUTBOX_PARKED, prepared, {"checks": prepared.checks + 1})
             case _:
                 self.counts.unknown += 1
-        self._record(EventCode.OUTBOX_CHECKED, prepared, {"answer": answer.outcome.value, "checks": prepared.checks + 1})
+        reported = answer.outcome.value if answer.counts else "wait"
+        sent = prepared if answer.content is None else prepared._replace(message=answer.content)
+        self._record(EventCode.OUTBOX_CHECKED, sent, {"answer": reported, "checks": prepared.checks + answer.counts})
 
     def _record(self, code: EventCode, prepared: Prepared, facts: dict[str, object]) -> None:
         if self._sink is not None:

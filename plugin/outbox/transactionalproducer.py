@@ -60,7 +60,8 @@ class TransactionalProducer:
     transaction, so that its database knows whether that committed: it is asked when the block ends, and after a crash by any instance of
     `producer_group`. `business` (a URL or a store) is the database of the local transactions where that is not the outbox's own. Where
     they are none of SQL, give a `check` instead: a coroutine function that takes a half message (`Prepared`) and returns a
-    `TransactionOutcome`, RocketMQ's `checkLocalTransaction`.
+    `TransactionOutcome`, RocketMQ's `checkLocalTransaction`. It may also return what to send, an `Outgoing` or the bytes of the value,
+    which means COMMIT, and `Wait("10m")` while the answer is not there yet.
 
     A check comes `first_check` after the half message, the next ones every `check_every`; after `max_checks` that were answered
     it is parked, with an error in the log, and never discarded. `sink`, which is open, takes the events. Raises `ConfigurationError`.
@@ -223,5 +224,5 @@ def _refuse_what_can_not_be_awaited(check: object) -> None:
     name = name_of(check) if callable(check) else type(check).__name__
     raise ConfigurationError(
         f"check is {name!r}, which is no coroutine function; write `async def check(half)`, which returns TransactionOutcome.COMMIT, "
-        "ROLLBACK or UNKNOWN"
+        "ROLLBACK or UNKNOWN, what to send, or Wait('10m')"
     )

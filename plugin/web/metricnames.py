@@ -143,7 +143,7 @@ _ENTRIES: Final = (
         "counter",
         "checks",
         ("answer",),
-        "check-backs: `committed`, `rolled_back`, `unknown`, `unanswered`, `parked`",
+        "check-backs: `committed`, `rolled_back`, `unknown`, `unanswered`, `waiting`, `parked`",
     ),
     MetricEntry("ackwise_cdc_sent_total", "counter", "messages", (), "messages sent from the log of a database; only with `ackwise cdc`"),
     MetricEntry(

@@ -20,13 +20,14 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
-from ackwise.middleware.storage.outbox import MAX_CHECKS, CheckAnswer, OutboxStore, Prepared, TransactionOutcome, next_check
+from ackwise.middleware.storage.outbox import MAX_CHECKS, CheckAnswer, OutboxStore, Prepared, TransactionOutcome, next_check, shard_of
 from ackwise.stores.conformance.outboxfailing import OutboxFailing
 from ackwise.stores.conformance.outboxsending import OutboxSending
 from ackwise.stores.conformance.outboxwriting import LEASE, Business, OutboxFeatures, OutboxScene, OutboxWriting, RolledBack, message
@@ -121,6 +122,43 @@ class OutboxPreparing:
         assert scene.values() == [b"2"], "it was never tried, so nothing waits for it"
         assert scene.run(scene.outbox.requeue()) == 1
         assert sorted(value or b"" for value in scene.values()) == [b"1", b"2"]
+
+    def test_the_first_content_of_a_check_back_is_sent_under_the_id_that_was_prepared(self, scene: OutboxScene) -> None:
+        contents = [
+            Outgoing("bills", b"\0\xff'" * 1000, b"other key", (("h", b"\xff"), ("n", None)), 7, message_id="half-0"),
+            Outgoing("orders", None, message_id="half-1"),
+        ]
+        for number in range(3):
+            _prepare(scene, Outgoing("orders", b"unknown", b"k", (("h", b"1"),), message_id=f"half-{number}"))
+        first, second, third = _due(scene)
+        answers = [CheckAnswer(row.id, COMMIT, content=content) for row, content in zip((first, second), contents, strict=True)]
+        assert _answer(scene, *answers, CheckAnswer(third.id, ROLLBACK)) == 3
+        assert [(row.message, row.shard) for row in scene.pending()] == [(content, shard_of(content)) for content in contents]
+        later = [CheckAnswer(row.id, COMMIT, content=replace(row.message, value=b"later")) for row in (first, second, third)]
+        assert _answer(scene, *later) == 0
+        assert [row.message for row in scene.pending()] == contents
+
+    def test_a_row_with_content_waits_for_earlier_rows_of_its_new_key(self, scene: OutboxScene) -> None:
+        scene.commit(message(b"1", key=b"k"))
+        _prepare(scene, message(key=b"another"))
+        (due,), (earlier,), shards = _due(scene), scene.pending(), scene.own()
+        assert scene.fail(shards, earlier, 3600.0) == 1
+        assert _answer(scene, CheckAnswer(due.id, COMMIT, content=message(b"2", key=b"k"))) == 1
+        assert scene.pending() == []
+        assert scene.sent([earlier], shards) == 1
+        assert scene.values() == [b"2"]
+
+    def test_an_answer_that_has_to_wait_uses_up_no_check(self, scene: OutboxScene) -> None:
+        _prepare(scene, message())
+        found = []
+        for counts in (False, False, True, False, True):
+            (row,) = _due(scene)
+            found.append(row.checks)
+            assert _answer(scene, CheckAnswer(row.id, UNKNOWN, 0.0, counts=counts)) == 1
+        assert found == [0, 0, 0, 1, 1]
+        (row,) = _due(scene)
+        assert _answer(scene, CheckAnswer(row.id, UNKNOWN, 3600.0, counts=False)) == 1
+        assert (row.checks, _due(scene)) == (2, [])
 
     def test_what_was_parked_by_its_checks_is_decided_by_whoever_knows_and_what_could_not_be_sent_is_not(self, scene: OutboxScene) -> None:
         ids = [_prepare(scene, message(b"%d" % number)) for number in range(3)]

@@ -176,6 +176,10 @@ class MySQL(Dialect):
         yield from insert(self.tables["rows"], rows, self.say_all(_BEGIN), self._address, more)
         yield [Statement("COMMIT")]
 
+    def require_fit(self, rows: Sequence[RowColumns]) -> Steps[None]:
+        for row in rows:
+            yield from _require_fit(sum(map(len, literals(row))), [row], self._address)
+
     def may(self, right: str, table: str) -> Packet:
         attempt = _ATTEMPTS[right].format(table=self.tables[table], column=_COLUMN_OF[table])
         return [Statement(attempt), Statement("COMMIT")]
@@ -213,7 +217,14 @@ def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str,
     statement. Raises `ConfigurationError` for a row that the server does not take, before it cuts the connection because of it.
     """
     packets = list(_inserts(table, rows, more))
-    size = max(map(len, packets))
+    yield from _require_fit(max(map(len, packets)), rows, address)
+    for packet in packets:
+        yield [*before, Statement(packet)]
+        before = ()
+
+
+def _require_fit(size: int, rows: Sequence[RowColumns], address: str) -> Steps[None]:
+    """Raise `ConfigurationError` if the server does not take a statement of `size` bytes with the largest of `rows`."""
     if size > _SMALL:
         (limit,) = yield [Statement("SELECT @@max_allowed_packet")]
         if size + _AROUND > limit.rows[0][0]:
@@ -222,9 +233,6 @@ def insert(table: str, rows: Sequence[RowColumns], before: Packet, address: str,
                 f"{address}: a message to {topic!r} needs a statement of {size + _AROUND} bytes, twice those of its value, and the "
                 f"server's max_allowed_packet is {limit.rows[0][0]}; raise that, or send a reference to a place where the value is"
             )
-    for packet in packets:
-        yield [*before, Statement(packet)]
-        before = ()
 
 
 def _inserts(table: str, rows: Sequence[RowColumns], more: str) -> Iterator[str]:

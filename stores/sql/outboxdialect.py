@@ -247,6 +247,10 @@ class Dialect:
         """Insert half messages in one transaction."""
         yield from self.write(*self.each("{prepared}", rows, **half))
 
+    def require_fit(self, rows: Sequence[RowColumns]) -> Steps[None]:
+        """Raise `ConfigurationError` for a row that the server does not take in one statement."""
+        yield from ()
+
     def may(self, right: str, table: str) -> Packet:
         """Ask whether the user has the right, which the first row says, or a failure; nothing where there are no rights."""
         return ()

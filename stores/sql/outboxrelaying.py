@@ -21,7 +21,19 @@ from ackwise.middleware.storage.outbox import (
     UnreadableRow,
     key_hash,
 )
-from ackwise.stores.protocol.outbox import DECIDED, Shard, cause_of, columns_of, divide, holder_of, prepared_of, row_of, state_of, text_of
+from ackwise.stores.protocol.outbox import (
+    DECIDED,
+    RowColumns,
+    Shard,
+    cause_of,
+    columns_of,
+    divide,
+    holder_of,
+    prepared_of,
+    row_of,
+    state_of,
+    text_of,
+)
 from ackwise.stores.sql.operation import Failure, Problem, Steps
 from ackwise.stores.sql.outboxdialect import DUE_COLUMNS, OF_RELAY, Dialect, Operations, asked, changed, missing_rights
 
@@ -244,6 +256,9 @@ _DECIDED: Final = f"""
 UPDATE {{rows}} {{by_tx}} SET state = :state, next_at = {{sooner}}, cause = NULL
 WHERE {_OF_TRANSACTION} AND (state = {{PREPARED}} OR state = {{MESSAGE_ERROR}} AND attempts = 0 AND checks > 0)"""
 _ROLLED_BACK: Final = f"SELECT 1 FROM {{rows}} {{by_tx}} WHERE {_OF_TRANSACTION} AND state = {{LOCAL_ROLLBACK}} LIMIT 1"
+_CONTENT: Final = ", ".join(f"{{partition}} = :{name}" if name == "partition" else f"{name} = :{name}" for name in RowColumns._fields)
+_ANSWERED_WITH: Final = f"""
+UPDATE {{rows}} {{by_id}} SET state = {{LOCAL_COMMIT}}, next_at = {{sooner}}, cause = NULL, {_CONTENT} WHERE id = :id AND state = {{PREPARED}}"""
 _STILL_DUE: Final = " WHERE id {among ids} AND state = {PREPARED} AND next_at <= {moment}"
 _TAKE: Final = "SELECT " + DUE_COLUMNS + " FROM {rows} {by_id}" + _STILL_DUE + " ORDER BY id {locked}"
 _TAKEN: Final = "UPDATE {rows} {by_id} SET next_at = {moment_later lease}" + _STILL_DUE
@@ -345,8 +360,14 @@ class Preparing(Operations):
         """See `PreparedStore.answered`. Not repeated by itself: a check would count twice."""
         if not answers:
             return 0
-        decisions = [_decision(answer) for answer in sorted(answers, key=lambda answer: answer.id)]
-        decided = yield from self._sql.write(*self._sql.each("{answered}", decisions))
+        ordered = sorted(answers, key=lambda answer: answer.id)
+        decisions = [_decision(answer) for answer in ordered if answer.content is None]
+        contents = [(answer.id, columns_of(answer.content)) for answer in ordered if answer.content is not None]
+        yield from self._sql.require_fit([columns for _, columns in contents])
+        decided = yield from self._sql.write(
+            *(self._sql.each("{answered}", decisions) if decisions else ()),
+            *(self._sql.say(_ANSWERED_WITH, **{**columns._asdict(), "id": id}) for id, columns in contents),
+        )
         return self._woken(changed(decided), *(answer.outcome for answer in answers))
 
 
@@ -373,4 +394,5 @@ def _decision(answer: CheckAnswer) -> _Decision:
     state = state_of(answer)
     is_open = state in (RowState.PREPARED, RowState.MESSAGE_ERROR)
     again_in = (answer.again_in or 0.0) if is_open else None
-    return _Decision(answer.id, state, int(answer.outcome is TransactionOutcome.UNKNOWN), again_in, cause_of(answer.cause) or None)
+    is_check = answer.outcome is TransactionOutcome.UNKNOWN and answer.counts
+    return _Decision(answer.id, state, int(is_check), again_in, cause_of(answer.cause) or None)

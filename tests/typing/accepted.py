@@ -29,10 +29,15 @@ from ackwise import (
     Fixed,
     Later,
     Message,
+    Outgoing,
+    Prepared,
     Reject,
     RetryInPlace,
     Router,
     Schedule,
+    TransactionalProducer,
+    TransactionOutcome,
+    Wait,
     current_batch,
     reliable,
 )
@@ -367,6 +372,28 @@ async def ask(claims: ClaimStore, wanted: Sequence[Claim]) -> bool:
     """Answers are a closed union."""
     result = await claims.exchange(Exchange(claims=wanted))
     return all(isinstance(answer, Acquired) for answer in result.claims) and result.completes == [Ack.OK]
+
+
+# Half messages
+
+
+async def says_whether(half: Prepared) -> TransactionOutcome:
+    """A check."""
+    return TransactionOutcome.COMMIT
+
+
+async def says_what(half: Prepared) -> bytes | Wait:
+    """A check that has the content, or not yet."""
+    return half.message.key or Wait("10m")
+
+
+async def says_all(half: Prepared) -> TransactionOutcome | Outgoing | Wait:
+    """A check that has a whole message."""
+    return Outgoing("paid", b"", half.message.key) if half.checks else Wait(600)
+
+
+for each_check in (says_whether, says_what, says_all):
+    TransactionalProducer("orders", "memory://", check=each_check)
 
 
 # Errors

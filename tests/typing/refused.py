@@ -17,7 +17,10 @@ from ackwise import (
     Event,
     Events,
     Message,
+    Prepared,
     Schedule,
+    TransactionalProducer,
+    Wait,
     current_batch,
     reliable,
 )
@@ -263,3 +266,19 @@ class Deaf:
 Dedup(Forgetful())  # type: ignore[arg-type]
 Dedup(Blocking())  # type: ignore[arg-type]
 Events(Deaf())  # type: ignore[arg-type]
+
+
+async def says_a_text(half: Prepared) -> str:
+    """What to send is bytes or a message."""
+    return "9.99"
+
+
+def says_at_once(half: Prepared) -> bytes:
+    """A check is awaited."""
+    return b"9.99"
+
+
+TransactionalProducer("orders", "memory://", check=says_a_text)  # type: ignore[arg-type]
+TransactionalProducer("orders", "memory://", check=says_at_once)  # type: ignore[arg-type]
+Wait()  # type: ignore[call-arg]  # for how long
+Wait(None)  # type: ignore[arg-type]  # a duration is seconds or a text

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE, until
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.policies.policies import Outbox
-from ackwise.middleware.storage.outbox import Prepared, TransactionOutcome
+from ackwise.middleware.storage.outbox import Prepared, TransactionOutcome, Wait
 from ackwise.plugin.outbox.halfmessages import LocalTransaction
 from ackwise.plugin.outbox.transactionalproducer import TransactionalProducer
 from ackwise.stores.memoryoutbox import MemoryConnection, MemoryOutbox
@@ -129,6 +129,19 @@ async def test_a_check_callback_answers_where_there_is_no_sql(kafka: MemoryKafka
         assert await producer.send_in_transaction(PAID, local, first_check=0.0) is TransactionOutcome.UNKNOWN
         await until_sent(kafka)
     assert [half.message.message_id for half in asked] == ["pay-42"]
+
+
+async def test_another_system_says_whether_and_what_to_send(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    answers: list[TransactionOutcome | Wait | bytes] = [Wait("10ms"), b"9.99"]
+
+    async def check(half: Prepared) -> TransactionOutcome | Wait | bytes:
+        return answers.pop(0)
+
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap, check=check, max_checks=1) as producer:
+        async with producer.prepare(Outgoing("paid", None, b"k", message_id="pay-42"), first_check=0.0) as transaction:
+            transaction.tell(TransactionOutcome.UNKNOWN)
+        assert await until_sent(kafka) == [(b"9.99", b"pay-42")]
+        assert (producer.counts.waiting, producer.counts.committed, producer.counts.parked) == (1, 1, 0)
 
 
 async def test_a_relay_apart_sends_what_is_committed_here(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:

@@ -462,6 +462,18 @@ async def test_a_message_that_the_server_does_not_take_is_refused_and_the_connec
     assert (await values(outbox), await effects(shop)) == ([b"2"], [])
 
 
+async def test_content_of_a_check_back_that_the_server_does_not_take_is_refused_and_changes_nothing(outbox: MySQLOutbox) -> None:
+    await outbox.prepare([Outgoing("bills", None, message_id="half")], "tx", producer_group="shop", first_check=0.0)
+    (due,) = await outbox.due_checks("shop", limit=10, lease=0.0)
+    large = CheckAnswer(due.id, TransactionOutcome.COMMIT, content=Outgoing("bills", b"x" * 9_000_000, message_id="half"))
+    with pytest.raises(ConfigurationError, match=r"a message to 'bills' needs .* max_allowed_packet is 16777216"):
+        await outbox.answered([large])
+    assert await values(outbox) == []
+    fits = CheckAnswer(due.id, TransactionOutcome.COMMIT, content=Outgoing("bills", b"x" * 7_000_000, message_id="half"))
+    assert await outbox.answered([fits]) == 1
+    assert [len(value or b"") for value in await values(outbox)] == [7_000_000]
+
+
 async def test_a_relay_on_a_pool_of_yours_sees_what_was_committed_since_it_looked(outbox: MySQLOutbox, shop: MySQLDatabase) -> None:
     async with pooled(shop) as pool:
         relay = MySQLOutbox(pool=pool)

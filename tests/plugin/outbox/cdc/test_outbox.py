@@ -14,7 +14,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.changes import ChangesLost, UnreadableChange
-from ackwise.middleware.storage.outbox import TransactionOutcome
+from ackwise.middleware.storage.outbox import CheckAnswer, TransactionOutcome
 from ackwise.stores.postgres.driver import AsyncpgRunner
 from ackwise.stores.postgres.replication import PostgresChanges, slot
 from ackwise.stores.postgres.replication.slot import Known
@@ -160,6 +160,30 @@ async def test_a_half_message_is_sent_once_it_is_decided_whatever_its_size(world
         await world.outbox.decide("tx-1", TransactionOutcome.COMMIT)
         await world.is_sent_and_deleted(value)
     assert world.kafka.values == [b"1", value]
+
+
+@pytest.mark.parametrize("size", [1, 64])
+async def test_the_content_that_a_check_back_gave_is_sent_and_not_that_of_before(world: World, size: int) -> None:
+    before, after = bytes(range(256)) * 64, b"content" * 100 * size
+    async with world.running():
+        await world.outbox.prepare([Outgoing("orders", before, b"k", message_id="half")], "tx", producer_group="g", first_check=0.0)
+        (due,) = await world.outbox.due_checks("g", limit=10, lease=60.0)
+        content = Outgoing("orders", after, b"other", message_id="half")
+        assert await world.outbox.answered([CheckAnswer(due.id, TransactionOutcome.COMMIT, content=content)]) == 1
+        await world.is_sent_and_deleted(after)
+    assert world.kafka.values == [after]
+
+
+async def test_a_commit_after_the_last_check_is_sent(world: World) -> None:
+    async with world.running():
+        await world.outbox.prepare([Outgoing("orders", b"1", b"k")], "tx", producer_group="g", first_check=0.0)
+        (due,) = await world.outbox.due_checks("g", limit=10, lease=60.0)
+        assert await world.outbox.answered([CheckAnswer(due.id, TransactionOutcome.UNKNOWN, None, "unknown")]) == 1
+        await world.write(b"2", key=b"other")
+        await until(lambda: world.kafka.values == [b"2"])
+        assert await world.outbox.decide("tx", TransactionOutcome.COMMIT) == 1
+        await world.is_sent_and_deleted(b"1")
+    assert world.kafka.values == [b"2", b"1"]
 
 
 async def test_a_refused_row_is_parked_and_holds_its_key_until_it_is_requeued(world: World) -> None:
