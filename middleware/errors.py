@@ -55,7 +55,7 @@ class ConsumeTimeout(AckwiseError):
 
 
 class TransactionAborted(AckwiseError):
-    """The handler committed, rolled back or broke the transaction that it writes in; its messages come back later."""
+    """The transaction was committed, rolled back or broken by the code that writes in it. The messages of a handler come back later."""
 
 
 class TransactionCommitted(TransactionAborted):

@@ -308,15 +308,11 @@ class MemoryOutbox(Sends):
         self._require_open()
         if outcome is TransactionOutcome.UNKNOWN or not tx_id:
             return 0
-        mine = [row for row in self._rows.values() if row.tx_id == tx_id]
-        for row in mine:
-            if row.state is RowState.MESSAGE_ERROR and not row.attempts and row.checks:
-                row.state = RowState.PREPARED  # parked by its check-back: still to be decided
-        return await self.answered([CheckAnswer(row.id, outcome) for row in mine])
+        return await self.answered([CheckAnswer(row.id, outcome) for row in self._in(RowState.PREPARED) if row.tx_id == tx_id])
 
-    async def was_rolled_back(self, tx_id: str) -> bool:
+    async def states_of(self, tx_id: str) -> Collection[RowState]:
         self._require_open()
-        return any(row.tx_id == tx_id for row in self._in(RowState.LOCAL_ROLLBACK))
+        return {row.state for row in self._rows.values() if row.tx_id == tx_id and tx_id}
 
     async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:
         self._require_open()

@@ -434,12 +434,12 @@ class PreparedStore(BarrierStore, Protocol):
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
         """PREPARED → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set; returns the number of rows that changed.
 
-        So for rows that are parked because no check told how the local transaction ended. UNKNOWN changes nothing: the check-back asks.
+        UNKNOWN changes nothing: the check-back asks.
         """
         ...
 
-    async def was_rolled_back(self, tx_id: str) -> bool:
-        """Return whether a row of this local transaction is in LOCAL_ROLLBACK."""
+    async def states_of(self, tx_id: str) -> Collection[RowState]:
+        """Return the states of the rows of this local transaction; those that were sent may be deleted."""
         ...
 
     async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:

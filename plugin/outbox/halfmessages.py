@@ -20,7 +20,7 @@ from ackwise.middleware.errors import ConfigurationError, TransactionAborted, Un
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.outgoing import Outgoing
-from ackwise.middleware.storage.outbox import BarrierStore, PreparedStore, TransactionOutcome
+from ackwise.middleware.storage.outbox import BarrierStore, PreparedStore, RowState, TransactionOutcome
 
 
 class Barriers:
@@ -206,7 +206,7 @@ class HalfMessages:
                 changed = await self._store.decide(transaction.id, outcome)
                 if changed and outcome is TransactionOutcome.COMMIT:
                     self._tell_stored(transaction, messages)
-                return outcome if changed == len(messages) else await self._decided_before(transaction)
+                return outcome if changed == len(messages) else await self._decided_before(transaction, outcome)
         except (Unavailable, TimeoutError) as error:
             log.warning(
                 "end of a local transaction not written",
@@ -216,10 +216,19 @@ class HalfMessages:
             )
             return TransactionOutcome.UNKNOWN
 
-    async def _decided_before(self, transaction: LocalTransaction) -> TransactionOutcome:
-        """A check-back was first: what it decided counts. Rows that are gone were sent."""
-        is_rolled_back = await self._store.was_rolled_back(transaction.id)
-        return TransactionOutcome.ROLLBACK if is_rolled_back else TransactionOutcome.COMMIT
+    async def _decided_before(self, transaction: LocalTransaction, outcome: TransactionOutcome) -> TransactionOutcome:
+        """A check-back was first: what it decided counts, and rows that are gone were sent. It may have parked them, undecided."""
+        states = await self._store.states_of(transaction.id)
+        if is_parked := RowState.MESSAGE_ERROR in states:
+            log.error(
+                "local transaction ended after its messages were parked",
+                producer_group=self._group,
+                transaction=transaction.id,
+                outcome=outcome.value,
+            )
+        if RowState.LOCAL_ROLLBACK in states:
+            return TransactionOutcome.ROLLBACK
+        return outcome if is_parked else TransactionOutcome.COMMIT
 
     def _tell_stored(self, transaction: LocalTransaction, messages: Sequence[Outgoing]) -> None:
         if self._sink is not None:

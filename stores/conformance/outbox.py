@@ -27,7 +27,16 @@ import pytest
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
-from ackwise.middleware.storage.outbox import MAX_CHECKS, CheckAnswer, OutboxStore, Prepared, TransactionOutcome, next_check, shard_of
+from ackwise.middleware.storage.outbox import (
+    MAX_CHECKS,
+    CheckAnswer,
+    OutboxStore,
+    Prepared,
+    RowState,
+    TransactionOutcome,
+    next_check,
+    shard_of,
+)
 from ackwise.stores.conformance.outboxfailing import OutboxFailing
 from ackwise.stores.conformance.outboxsending import OutboxSending
 from ackwise.stores.conformance.outboxwriting import LEASE, Business, OutboxFeatures, OutboxScene, OutboxWriting, RolledBack, message
@@ -53,13 +62,7 @@ class OutboxPreparing:
         tx_id = _prepare(scene, message(b"1"))
         assert _decide(scene, tx_id, ROLLBACK) == 1
         assert _decide(scene, tx_id, COMMIT) == 0
-        assert [scene.run(scene.outbox.was_rolled_back(each)) for each in (tx_id, _prepare(scene, message(b"2")), "", "none")] == [
-            True,
-            False,
-            False,
-            False,
-        ]
-        assert (scene.pending(), scene.run(scene.outbox.parked()), len(_due(scene))) == ([], [], 1)
+        assert (scene.pending(), scene.run(scene.outbox.parked()), _due(scene)) == ([], [], [])
         tx_id = _prepare(scene)  # no messages
         assert (_decide(scene, tx_id, COMMIT), _decide(scene, "", COMMIT)) == (0, 0)
 
@@ -160,17 +163,20 @@ class OutboxPreparing:
         assert _answer(scene, CheckAnswer(row.id, UNKNOWN, 3600.0, counts=False)) == 1
         assert (row.checks, _due(scene)) == (2, [])
 
-    def test_what_was_parked_by_its_checks_is_decided_by_whoever_knows_and_what_could_not_be_sent_is_not(self, scene: OutboxScene) -> None:
-        ids = [_prepare(scene, message(b"%d" % number)) for number in range(3)]
-        rows = _due(scene)
-        assert _answer(scene, *(CheckAnswer(row.id, UNKNOWN, None, "unknown") for row in rows)) == 3
-        assert len(scene.run(scene.outbox.parked())) == 3
-        assert (_decide(scene, ids[0], COMMIT), _decide(scene, ids[1], ROLLBACK)) == (1, 1)
-        assert scene.values() == [b"0"]
-        (refused,), shards = scene.pending(), scene.own()
-        assert scene.fail(shards, refused, None) == 1
-        assert (_decide(scene, ids[0], ROLLBACK), _decide(scene, ids[1], COMMIT)) == (0, 0)
-        assert sorted(row.id for row in scene.run(scene.outbox.parked())) == sorted([refused.id, rows[2].id])
+    def test_the_states_of_the_rows_of_a_local_transaction_are_known(self, scene: OutboxScene) -> None:
+        tx_id = _prepare(scene, *(message(b"%d" % number) for number in range(4)))
+        other = _prepare(scene, message(b"other"))
+        assert [*scene.run(scene.outbox.states_of(tx_id))] == [RowState.PREPARED]
+        rows = [row for row in _due(scene) if row.tx_id == tx_id]
+        answers = [(COMMIT, 0.0), (ROLLBACK, 0.0), (UNKNOWN, None), (UNKNOWN, 0.0)]
+        assert _answer(scene, *(CheckAnswer(row.id, *answer) for row, answer in zip(rows, answers, strict=True))) == 4
+        expected = {RowState.LOCAL_COMMIT, RowState.LOCAL_ROLLBACK, RowState.MESSAGE_ERROR, RowState.PREPARED}
+        assert {*scene.run(scene.outbox.states_of(tx_id))} == expected
+        assert _decide(scene, tx_id, COMMIT) == 1, "what is parked waits for the operator"
+        scene.sent(scene.pending(), scene.own())
+        assert {*scene.run(scene.outbox.states_of(tx_id))} == {RowState.LOCAL_ROLLBACK, RowState.MESSAGE_ERROR}
+        scene.commit(message(b"of no local transaction"))
+        assert [[*scene.run(scene.outbox.states_of(each))] for each in (other, "", "none")] == [[RowState.PREPARED], [], []]
 
     def test_the_status_counts_half_messages(self, scene: OutboxScene) -> None:
         _prepare(scene, message())

@@ -251,11 +251,8 @@ _DATABASE_ID: Final = "SELECT value FROM {meta} WHERE name = 'database_id'"
 _BARRIER: Final = "INSERT INTO {barrier} (tx_id, outcome, created) VALUES (:tx_id, :outcome, {now}) {keeping}"
 _OUTCOME: Final = "SELECT outcome FROM {barrier} WHERE tx_id = :tx_id"
 _OF_TRANSACTION: Final = "tx_id = :tx_id AND tx_id <> ''"
-# One that was parked by its check-back was never tried, and is still to be decided.
-_DECIDED: Final = f"""
-UPDATE {{rows}} {{by_tx}} SET state = :state, next_at = {{sooner}}, cause = NULL
-WHERE {_OF_TRANSACTION} AND (state = {{PREPARED}} OR state = {{MESSAGE_ERROR}} AND attempts = 0 AND checks > 0)"""
-_ROLLED_BACK: Final = f"SELECT 1 FROM {{rows}} {{by_tx}} WHERE {_OF_TRANSACTION} AND state = {{LOCAL_ROLLBACK}} LIMIT 1"
+_DECIDED: Final = f"UPDATE {{rows}} {{by_tx}} SET state = :state, next_at = {{sooner}} WHERE {_OF_TRANSACTION} AND state = {{PREPARED}}"
+_STATES: Final = f"SELECT DISTINCT state FROM {{rows}} {{by_tx}} WHERE {_OF_TRANSACTION}"
 _CONTENT: Final = ", ".join(f"{{partition}} = :{name}" if name == "partition" else f"{name} = :{name}" for name in RowColumns._fields)
 _ANSWERED_WITH: Final = f"""
 UPDATE {{rows}} {{by_id}} SET state = {{LOCAL_COMMIT}}, next_at = {{sooner}}, cause = NULL, {_CONTENT} WHERE id = :id AND state = {{PREPARED}}"""
@@ -338,8 +335,8 @@ class Preparing(Operations):
         return self._woken(changed(decided), outcome)
 
     @asked(repeats=True)
-    def was_rolled_back(self, tx_id: str) -> Steps[bool]:
-        return (yield from self._sql.first(_ROLLED_BACK, tx_id=tx_id)) is not None
+    def states_of(self, tx_id: str) -> Steps[Collection[RowState]]:
+        return [RowState(state) for (state,) in (yield from self._sql.read(self._sql.say(_STATES, tx_id=tx_id)))]
 
     @asked(repeats=True)
     def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> Steps[list[Prepared]]:

@@ -169,14 +169,19 @@ async def test_a_commit_that_a_check_back_has_written_down_is_one(store: HalfSto
     assert (states(store), transaction.ended) == ([RowState.LOCAL_COMMIT], TransactionOutcome.COMMIT)
 
 
-async def test_a_commit_after_the_last_check_is_sent_though_its_message_was_parked(store: HalfStore, half: HalfMessages) -> None:
+async def test_an_end_after_the_last_check_is_said_and_leaves_its_messages_parked(
+    store: HalfStore, half: HalfMessages, caplog: pytest.LogCaptureFixture
+) -> None:
     async with half.prepare([PAID], first_check=0.0) as transaction:
         local = Local()
         await transaction.barrier(local)
         await CheckBack(store, producer_group="orders", schedule=CheckSchedule(most=1)).look()
         assert states(store) == [RowState.MESSAGE_ERROR]
+        caplog.clear()
         local.commit()
-    assert (states(store), transaction.ended) == ([RowState.LOCAL_COMMIT], TransactionOutcome.COMMIT)
+    assert (states(store), transaction.ended) == ([RowState.MESSAGE_ERROR], TransactionOutcome.COMMIT)
+    assert [record.__dict__["event"] for record in caplog.records] == ["local transaction ended after its messages were parked"]
+    assert "outcome=commit" in caplog.text
 
 
 async def test_who_did_nothing_may_say_so_before_the_barrier(store: HalfStore, half: HalfMessages) -> None:

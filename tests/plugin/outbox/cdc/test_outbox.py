@@ -174,18 +174,6 @@ async def test_the_content_that_a_check_back_gave_is_sent_and_not_that_of_before
     assert world.kafka.values == [after]
 
 
-async def test_a_commit_after_the_last_check_is_sent(world: World) -> None:
-    async with world.running():
-        await world.outbox.prepare([Outgoing("orders", b"1", b"k")], "tx", producer_group="g", first_check=0.0)
-        (due,) = await world.outbox.due_checks("g", limit=10, lease=60.0)
-        assert await world.outbox.answered([CheckAnswer(due.id, TransactionOutcome.UNKNOWN, None, "unknown")]) == 1
-        await world.write(b"2", key=b"other")
-        await until(lambda: world.kafka.values == [b"2"])
-        assert await world.outbox.decide("tx", TransactionOutcome.COMMIT) == 1
-        await world.is_sent_and_deleted(b"1")
-    assert world.kafka.values == [b"2", b"1"]
-
-
 async def test_a_refused_row_is_parked_and_holds_its_key_until_it_is_requeued(world: World) -> None:
     world.kafka.refuse = lambda message: message.value == b"bad"
     async with world.running() as relay:
