@@ -255,7 +255,8 @@ _DECIDED: Final = f"UPDATE {{rows}} {{by_tx}} SET state = :state, next_at = {{so
 _STATES: Final = f"SELECT DISTINCT state FROM {{rows}} {{by_tx}} WHERE {_OF_TRANSACTION}"
 _CONTENT: Final = ", ".join(f"{{partition}} = :{name}" if name == "partition" else f"{name} = :{name}" for name in RowColumns._fields)
 _ANSWERED_WITH: Final = f"""
-UPDATE {{rows}} {{by_id}} SET state = {{LOCAL_COMMIT}}, next_at = {{sooner}}, cause = NULL, {_CONTENT} WHERE id = :id AND state = {{PREPARED}}"""
+UPDATE {{rows}} {{by_id}} SET state = {{LOCAL_COMMIT}}, next_at = {{sooner}}, cause = NULL, {_CONTENT}
+WHERE id = :id AND state = {{PREPARED}}"""
 _STILL_DUE: Final = " WHERE id {among ids} AND state = {PREPARED} AND next_at <= {moment}"
 _TAKE: Final = "SELECT " + DUE_COLUMNS + " FROM {rows} {by_id}" + _STILL_DUE + " ORDER BY id {locked}"
 _TAKEN: Final = "UPDATE {rows} {by_id} SET next_at = {moment_later lease}" + _STILL_DUE

@@ -189,7 +189,12 @@ async def test_a_table_of_positions_from_before_is_given_the_column_that_is_new(
     try:
         await shop.database.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ackwise_cdc TO {role}")
         url = shop.url.replace("postgres@", f"{role}@")
-        plain = CdcRelay(PostgresChanges(url, name=shop.slot, tables=["orders"]), MappedRows(to_message), new_sender=lambda: shop.kafka)
+        plain = CdcRelay(
+            PostgresChanges(url, name=shop.slot, tables=["orders"]),
+            MappedRows(to_message),
+            new_sender=lambda: shop.kafka,
+            brokers_answer=shop.kafka.answers,
+        )
         await shop.refuses(ConfigurationError, 'let an owner run: ALTER TABLE "ackwise_cdc" ADD COLUMN coverage text', plain)
     finally:
         await shop.database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
