@@ -16,6 +16,7 @@ from ackwise.middleware.storage.outbox import (
     SHARDS,
     CheckAnswer,
     Failed,
+    HalfMessage,
     Holder,
     OutboxRow,
     OutboxStatus,
@@ -304,6 +305,13 @@ class MemoryOutbox(Sends):
             row.next_at, row.tx_id = self._clock() + first_check, tx_id
             row.producer_group, row.barrier_in = producer_group, barrier_in
 
+    async def save(self, messages: Sequence[Outgoing]) -> None:
+        self._require_open()
+        for message in messages:
+            columns_of(message)
+            self._insert(message, RowState.LOCAL_COMMIT)
+        self.wake()
+
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
         self._require_open()
         if outcome is TransactionOutcome.UNKNOWN or not tx_id:
@@ -369,6 +377,16 @@ class MemoryOutbox(Sends):
     async def show(self, row: int) -> Parked | None:
         found = [_parked(one, whole=True) for one in self._in(RowState.MESSAGE_ERROR) if one.id == row]
         return found[0] if found else None
+
+    async def prepared(self, *, limit: int = 100, after: int = 0) -> list[HalfMessage]:
+        self._require_open()
+        rows = [row for row in self._in(RowState.PREPARED) if row.id > after][:limit]
+        return [
+            HalfMessage(
+                row.id, row.message.topic, row.message.message_id, row.tx_id, row.producer_group, row.checks, int(row.created * 1000)
+            )
+            for row in rows
+        ]
 
     async def requeue(self, rows: Collection[int] | None = None) -> int:
         self._require_open()

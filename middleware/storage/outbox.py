@@ -164,6 +164,18 @@ class Prepared(NamedTuple):
     """The `database_id` of the database where its local transaction inserts a barrier; empty if only a callback can answer."""
 
 
+class HalfMessage(NamedTuple):
+    """A row in PREPARED, as an operator sees it."""
+
+    id: int
+    topic: str
+    message_id: str
+    tx_id: str
+    producer_group: str
+    checks: int
+    created_ms: int
+
+
 class TransactionOutcome(enum.Enum):
     """How a local transaction ended. RocketMQ: `LocalTransactionState`."""
 
@@ -431,6 +443,10 @@ class PreparedStore(BarrierStore, Protocol):
         """Write rows in PREPARED, in their own transaction."""
         ...
 
+    async def save(self, messages: Sequence[Outgoing]) -> None:
+        """Write rows to be sent, in their own transaction. Raises `StoreUnavailable`; then whether they are there is unknown."""
+        ...
+
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
         """PREPARED → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set; returns the number of rows that changed.
 
@@ -476,6 +492,10 @@ class OutboxStore(Outbox, RelayStore, PreparedStore, Protocol):
 
     async def show(self, row: int) -> Parked | None:
         """One parked row with headers and value."""
+        ...
+
+    async def prepared(self, *, limit: int = 100, after: int = 0) -> list[HalfMessage]:
+        """Rows in PREPARED by id, from above `after`."""
         ...
 
     async def requeue(self, rows: Collection[int] | None = None) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.storage.outbox import TransactionOutcome
 from ackwise.plugin.cli.command import wait_for
 from ackwise.plugin.cli.console import shown, to_stderr, to_stdout
 from ackwise.plugin.cli.store import app_of, as_maintained
@@ -18,7 +19,7 @@ from ackwise.plugin.operate.table import Table
 from ackwise.plugin.registry import open_outbox, open_sink
 
 if TYPE_CHECKING:
-    from ackwise.middleware.storage.outbox import OutboxStatus, OutboxStore, Parked
+    from ackwise.middleware.storage.outbox import HalfMessage, OutboxStatus, OutboxStore, Parked
 
 #: Characters of a cell: rows are shown whole.
 _CELL: Final = 100_000
@@ -93,13 +94,17 @@ def show_list(
     url: _Url,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 100,
     after: Annotated[int, typer.Option(min=0, help="Only rows with a higher number.")] = 0,
+    prepared: Annotated[bool, typer.Option("--prepared", help="List the half messages instead, whose transaction is open.")] = False,
     as_json: _AsJson = False,
 ) -> None:
     """List the parked rows, which are not sent until they are requeued. No payload is shown.
 
-    Exit code 0: no row is parked. 1: rows are parked. 2: the database can't be reached.
+    Exit code 0: no row is parked, or --prepared is given. 1: rows are parked. 2: the database can't be reached.
     """
     name, store = _found(url)
+    if prepared:
+        _show_prepared(name, wait_for(_open_and(store, lambda: store.prepared(limit=limit, after=after))), as_json)
+        return
     rows = wait_for(_open_and(store, lambda: store.parked(limit=limit, after=after)))
     if as_json:
         typer.echo(json.dumps({"outbox": name, "parked": [_row_facts(row) for row in rows]}))
@@ -162,6 +167,27 @@ def requeue(
         to_stdout().print(f"{len(found) - undecided} rows would be requeued; add --all to do it, or name some of them")
     if undecided:
         to_stdout().print(f"{undecided} rows were parked by check-backs and may belong to rolled-back transactions; name them to send them")
+
+
+def decide(
+    url: _Url,
+    tx_id: Annotated[
+        str, typer.Argument(metavar="TX_ID", help="The transaction, as [bold]ackwise outbox list --prepared[/bold] shows it.")
+    ],
+    outcome: Annotated[Literal["commit", "rollback"], typer.Argument(help="How it ended: commit sends its messages, rollback drops them.")],
+    as_json: _AsJson = False,
+) -> None:
+    """Decide the half messages of a transaction whose outcome you know, if no check-back can find it out.
+
+    The first decision stands. A transaction that still runs may end the other way, so look at it first.
+
+    Exit code 0: decided. 2: no message of it is prepared, or the database can't be reached.
+    """
+    _, store = _found(url)
+    decided = wait_for(_open_and(store, lambda: store.decide(tx_id, TransactionOutcome(outcome))))
+    if not decided:
+        raise ConfigurationError(f"no message of the transaction {tx_id} is prepared; ackwise outbox list --prepared shows those that are")
+    _print({"tx_id": tx_id, "decided": decided}, as_json, f"{decided} messages decided: {outcome}")
 
 
 def release(url: _Url, as_json: _AsJson = False) -> None:
@@ -268,6 +294,18 @@ def _print_status(name: str, found: OutboxStatus, alone: bool) -> None:
         to_stdout().print(f"rows wait and no relay runs; run {remedy}")
     if found.parked:
         to_stdout().print("parked rows are not sent; ackwise outbox list shows why, ackwise outbox requeue sends them")
+
+
+def _show_prepared(name: str, rows: Sequence[HalfMessage], as_json: bool) -> None:
+    if as_json:
+        facts = [{"row" if field == "id" else field: given for field, given in row._asdict().items()} for row in rows]
+        typer.echo(json.dumps({"outbox": name, "prepared": facts}))
+    elif not rows:
+        to_stdout().print("no row is prepared")
+    else:
+        columns = "row", "topic", "message id", "transaction", "producer group", "checks"
+        cells = [(row.id, row.topic, row.message_id, row.tx_id, row.producer_group, row.checks) for row in rows]
+        to_stdout().print(shown(Table("", columns, cells), _CELL))
 
 
 def _age(seconds: float | None) -> str:

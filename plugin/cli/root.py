@@ -120,6 +120,7 @@ def new_app() -> typer.Typer:
     _add(of_outbox, "list", outbox.show_list)
     _add(of_outbox, "show", outbox.show)
     _add(of_outbox, "requeue", outbox.requeue)
+    _add(of_outbox, "decide", outbox.decide)
     _add(of_outbox, "release", outbox.release)
     _add(of_outbox, "cleanup", outbox.cleanup)
     app.add_typer(of_outbox, name="outbox")

@@ -26,13 +26,12 @@ from ackwise.middleware.message.outgoing import (
     Outgoing,
     SendAnswer,
     SendFailed,
-    new_message_id,
     outgoing_of,
     refuse_own_headers,
 )
 from ackwise.middleware.policies.delaytopic import refuse_too_late, send_later
 from ackwise.middleware.policies.policies import Events
-from ackwise.middleware.storage.outbox import OutboxStore, TransactionOutcome, retry_delay
+from ackwise.middleware.storage.outbox import OutboxStore, retry_delay
 from ackwise.plugin.kafka.timeouts import ended
 from ackwise.plugin.producer.encoding import GivenHeaders, due_of, outgoing
 from ackwise.plugin.producer.oneway import OneWay
@@ -392,10 +391,9 @@ class Producer:
         places = [place for place, found in enumerate(answers) if isinstance(found, SendFailed) and found.retriable]
         if self._outbox is None or not places:
             return
-        saving, tx_id = [messages[place] for place in places], new_message_id()
+        saving = [messages[place] for place in places]
         try:
-            await self._outbox.prepare(saving, tx_id, producer_group=self._group)
-            await self._outbox.decide(tx_id, TransactionOutcome.COMMIT)
+            await self._outbox.save(saving)
         except (StoreUnavailable, ConfigurationError) as error:
             log.error("messages neither acknowledged nor saved", group=self._group, messages=len(saving), error=said(error))
             return

@@ -66,6 +66,29 @@ class OutboxPreparing:
         tx_id = _prepare(scene)  # no messages
         assert (_decide(scene, tx_id, COMMIT), _decide(scene, "", COMMIT)) == (0, 0)
 
+    def test_messages_that_are_saved_are_sent_and_their_relay_is_woken(self, scene: OutboxScene) -> None:
+        async def race() -> None:
+            await scene.outbox.pending({0: 1}, limit=1)
+            waiting = asyncio.create_task(scene.outbox.wait_for_rows(3600.0))
+            await scene.outbox.save([message(b"1", key=b"k"), message(b"2", key=b"k")])
+            await waiting
+
+        scene.run(race())
+        scene.run(scene.outbox.save([]))
+        assert scene.values() == [b"1", b"2"]
+
+    def test_half_messages_are_listed_until_they_are_decided(self, scene: OutboxScene) -> None:
+        first = _prepare(scene, message(b"1"), message(b"2"))
+        second = _prepare(scene, message(b"3"))
+        scene.commit(message(b"4"))
+        listed = scene.run(scene.outbox.prepared())
+        assert [(row.topic, row.tx_id, row.producer_group, row.checks) for row in listed] == [
+            ("orders", tx_id, "shop", 0) for tx_id in (first, first, second)
+        ]
+        assert scene.run(scene.outbox.prepared(limit=1, after=listed[0].id)) == listed[1:2]
+        _decide(scene, first, COMMIT)
+        assert scene.run(scene.outbox.prepared()) == listed[2:]
+
     def test_a_commit_by_decision_wakes_whoever_waits_for_rows(self, scene: OutboxScene) -> None:
         async def race() -> None:
             await scene.outbox.pending({0: 1}, limit=1)

@@ -171,7 +171,7 @@ class MySQL(Dialect):
 
     def prepare(self, rows: Sequence[RowColumns], half: Mapping[str, Any]) -> Steps[None]:
         """See `Dialect.prepare`. Raises `ConfigurationError` for a row that the server does not take."""
-        text, values = self.say("{PREPARED}, {later first_check}, :tx_id, :producer_group, :barrier_in", **half)
+        text, values = self.say(":state, {later first_check}, :tx_id, :producer_group, :barrier_in", **half)
         more = text % tuple(literals(values))
         yield from insert(self.tables["rows"], rows, self.say_all(_BEGIN), self._address, more)
         yield [Statement("COMMIT")]

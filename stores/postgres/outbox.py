@@ -99,7 +99,7 @@ WHERE r.id = a.id AND r.state = {PREPARED}""",
     # The ids are given in the order of the rows.
     "prepared": f"""
 INSERT INTO {{rows}} ({_COLUMNS}, state, next_at, tx_id, producer_group, barrier_in)
-SELECT {_COLUMNS}, {{PREPARED}}, {{later first_check}}, :tx_id, :producer_group, :barrier_in
+SELECT {_COLUMNS}, :state::smallint, {{later first_check}}, :tx_id, :producer_group, :barrier_in
 FROM unnest(:message_id::text[], :shard::smallint[], :topic::text[], :message_key::bytea[], :key_hash::bigint[], :partition::int[],
     :headers::text[], :value::bytea[], :size::int[]) WITH ORDINALITY AS added ({_COLUMNS}, place)
 ORDER BY place""",

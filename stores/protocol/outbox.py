@@ -23,6 +23,7 @@ from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Outgoing, new_message_id
 from ackwise.middleware.storage.outbox import (
     CheckAnswer,
+    HalfMessage,
     Holder,
     OutboxRow,
     OutboxTransaction,
@@ -158,6 +159,13 @@ def prepared_of(row: Sequence[Any]) -> Prepared:
         return Prepared(id, _message(topic, *message), text_of(tx_id), int(checks), int(created_ms), *names)
     except Exception as error:  # noqa: BLE001  # see `read_row`
         raise _unreadable(id, 0, topic, error) from None
+
+
+def half_message_of(row: Sequence[Any]) -> HalfMessage:
+    """Return a row in PREPARED, with what can be shown of each column."""
+    id, topic, message_id, tx_id, producer_group, checks, created_ms = row
+    names = shown_text(topic), shown_text(message_id), shown_text(tx_id), shown_text(producer_group)
+    return HalfMessage(id, *names, _number(checks), _number(created_ms))
 
 
 def holder_of(row: Sequence[Any]) -> Holder:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ackwise.middleware.storage.outbox import OutboxStatus, Parked, RowState, TransactionOutcome
-from ackwise.stores.protocol.outbox import BARRIERS_KEPT, Keeping, Sends, Wakes, parked_of, text_of
+from ackwise.middleware.storage.outbox import HalfMessage, OutboxStatus, Parked, RowState, TransactionOutcome
+from ackwise.stores.protocol.outbox import BARRIERS_KEPT, Keeping, Sends, Wakes, half_message_of, parked_of, text_of
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Steps
 from ackwise.stores.sql.outboxdialect import OF_RELAY, Dialect, Operations, asked, changed, missing_rights, require_rights
@@ -29,6 +29,9 @@ WHERE r.leased_until > {now} ORDER BY r.owner
 """
 _COLUMNS: Final = "id, topic, message_id, message_key, attempts, checks, cause, {ms created}"
 _PARKED: Final = f"SELECT {_COLUMNS}, NULL, NULL FROM {{rows}} WHERE state = {{MESSAGE_ERROR}} AND id > :after ORDER BY id LIMIT :limit"
+_PREPARED: Final = """
+SELECT id, topic, message_id, tx_id, producer_group, checks, {ms created} FROM {rows} {by_due}
+WHERE state = {PREPARED} AND id > :after ORDER BY id LIMIT :limit"""
 _SHOWN: Final = f"SELECT {_COLUMNS}, headers, value FROM {{rows}} WHERE state = {{MESSAGE_ERROR}} AND id = :id"
 _ALL_PARKED: Final = "SELECT id FROM {rows} {by_due} WHERE state = {MESSAGE_ERROR} AND id > :after ORDER BY id LIMIT :limit"
 _LAST_PARKED: Final = "SELECT max(id) FROM {rows} {by_due} WHERE state = {MESSAGE_ERROR}"
@@ -78,6 +81,10 @@ class Inspecting(Operations):
     def show(self, row: int) -> Steps[Parked | None]:
         rows = yield from self._sql.read(self._sql.say(_SHOWN, id=row))
         return parked_of(rows[0]) if rows else None
+
+    @asked(repeats=True)
+    def prepared(self, *, limit: int = 100, after: int = 0) -> Steps[list[HalfMessage]]:
+        return [half_message_of(row) for row in (yield from self._sql.read(self._sql.say(_PREPARED, limit=limit, after=after)))]
 
     async def requeue(self, rows: Collection[int] | None = None) -> int:
         """See `OutboxStore.requeue`. By id, some at a time: what was requeued stays so if the database does not answer any more."""

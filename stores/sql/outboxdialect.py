@@ -153,7 +153,7 @@ CASE WHEN NOT {is_blocked} THEN coalesce((
     "freed": "UPDATE {rows} AS r {by_key} SET behind = FALSE, next_at = {sooner}"
     " WHERE r.{holder} = :key_hash AND {is_behind r} AND r.id BETWEEN :first AND :last",
     "prepared": f"INSERT INTO {{rows}} ({_COLUMNS}, created, state, next_at, tx_id, producer_group, barrier_in)"
-    f" VALUES ({_VALUES}, {{now}}, {{PREPARED}}, {{later first_check}}, :tx_id, :producer_group, :barrier_in)",
+    f" VALUES ({_VALUES}, {{now}}, :state, {{later first_check}}, :tx_id, :producer_group, :barrier_in)",
 }
 
 
@@ -244,7 +244,7 @@ class Dialect:
         return (yield from self.within(self.alone if len(packet) == 1 else self.writing, packet))
 
     def prepare(self, rows: Sequence[RowColumns], half: Mapping[str, Any]) -> Steps[None]:
-        """Insert half messages in one transaction."""
+        """Insert half messages, or rows to be sent, in one transaction."""
         yield from self.write(*self.each("{prepared}", rows, **half))
 
     def require_fit(self, rows: Sequence[RowColumns]) -> Steps[None]:

@@ -325,8 +325,22 @@ class Preparing(Operations):
     ) -> Steps[None]:
         """See `PreparedStore.prepare`. Not repeated by itself: rows could be there twice."""
         if rows := [columns_of(message) for message in messages]:
-            half = {"tx_id": tx_id, "producer_group": producer_group, "barrier_in": barrier_in, "first_check": first_check}
+            half = {
+                "state": RowState.PREPARED,
+                "tx_id": tx_id,
+                "producer_group": producer_group,
+                "barrier_in": barrier_in,
+                "first_check": first_check,
+            }
             yield from self._sql.prepare(rows, half)
+
+    @asked(repeats=False)
+    def save(self, messages: Sequence[Outgoing]) -> Steps[None]:
+        """See `PreparedStore.save`. Not repeated by itself: rows could be there twice."""
+        if rows := [columns_of(message) for message in messages]:
+            half = {"state": RowState.LOCAL_COMMIT, "tx_id": "", "producer_group": "", "barrier_in": "", "first_check": 0.0}
+            yield from self._sql.prepare(rows, half)
+            self.wake()
 
     @asked(repeats=True)
     def decide(self, tx_id: str, outcome: TransactionOutcome) -> Steps[int]:

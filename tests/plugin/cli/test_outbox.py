@@ -88,6 +88,31 @@ def test_status_shows_what_waits_and_what_is_parked(path: Path) -> None:
     assert "parked rows are not sent" in said
 
 
+def test_half_messages_are_listed_and_decided_by_whoever_knows_the_outcome(path: Path) -> None:
+    async def prepare() -> None:
+        store = open_outbox(URL)
+        await store.open()
+        await store.prepare([Outgoing("orders", b"secret", message_id="id-1")], "tx-1", producer_group="shop")
+        await store.prepare([Outgoing("orders", b"secret", message_id="id-2")], "tx-2", producer_group="shop")
+        await store.close()
+
+    assert facts(f"init {URL}")[0] == 0
+    assert ackwise(f"list {URL} --prepared")[1] == "no row is prepared\n"
+    asyncio.run(prepare())
+    code, found = facts(f"list {URL} --prepared")
+    assert (code, [(row["row"], row["message_id"], row["tx_id"]) for row in found["prepared"]]) == (
+        0,
+        [(1, "id-1", "tx-1"), (2, "id-2", "tx-2")],
+    )
+    said = ackwise(f"list {URL} --prepared")[1]
+    assert ("tx-2" in said, "secret" in said) == (True, False)
+    assert facts(f"decide {URL} tx-1 commit") == (0, {"tx_id": "tx-1", "decided": 1})
+    assert ackwise(f"decide {URL} tx-2 rollback")[:2] == (0, "1 messages decided: rollback\n")
+    code, _, errors = ackwise(f"decide {URL} tx-2 commit")
+    assert (code, "no message of the transaction tx-2 is prepared" in errors) == (2, True)
+    assert facts(f"status {URL}")[1]["waiting"] == 1
+
+
 def test_release_lets_the_other_kind_of_relay_begin_once_no_relay_is_there(path: Path) -> None:
     asyncio.run(fill(waiting=1))
     asyncio.run(as_relay("table"))
