@@ -86,6 +86,8 @@ class MemoryOutboxTransaction(Buffer):
         self._outbox, self._connection = outbox, connection
 
     def add(self, message: Outgoing) -> str:
+        if self.inner is not None:
+            return self.inner.add(message)
         super().add(message)
         self.written(1)
         self._connection.do(lambda: self._outbox._insert(message, RowState.LOCAL_COMMIT))
@@ -149,7 +151,7 @@ class MemoryOutbox(Sends):
         mine, is_ours = MemoryOutboxTransaction(self, used), not used.is_in_transaction()
         try:
             async with used.transaction():
-                with self.within(mine):
+                with self.within(mine, used):
                     yield mine
                 mine.close()
         finally:

@@ -323,6 +323,24 @@ class OutboxWriting:
         assert [row.message for row in rows] == messages
         assert {(row.attempts, row.created_ms > 1.6e12) for row in rows} == {(0, True)}
 
+    def test_rows_of_nested_blocks_are_written_in_the_order_of_the_calls_through_either_handle(self, scene: OutboxScene) -> None:
+        async def business(fails: bool) -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as outer:
+                outer.add(message(b"1", key=b"k"))
+                with suppress(RolledBack):
+                    async with scene.outbox.transaction(connection) as inner:
+                        inner.add(message(b"2", key=b"k"))
+                        outer.add(message(b"3", key=b"k"))
+                        inner.add(message(b"4", key=b"k"))
+                        if fails:
+                            raise RolledBack
+                outer.add(message(b"5", key=b"k"))
+
+        scene.run(business(False))
+        assert scene.values() == [b"1", b"2", b"3", b"4", b"5"]
+        scene.run(business(True))
+        assert scene.values() == [b"1", b"2", b"3", b"4", b"5", b"1", b"5"], "what is added inside a block belongs to it"
+
     def test_send_means_the_innermost_transaction_of_its_outbox(self, scene: OutboxScene) -> None:
         async def business() -> None:
             async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:

@@ -26,7 +26,6 @@ from ackwise.middleware.storage.outbox import (
     HalfMessage,
     Holder,
     OutboxRow,
-    OutboxTransaction,
     Parked,
     Prepared,
     RowState,
@@ -416,6 +415,8 @@ class Buffer(Sending):
         self.rows: list[RowColumns] = []
         self.has_written = False  #: whether rows of it went to the database
         self._closed = ""  #: why nothing is added any more
+        self.connection: Any = None
+        self.inner: Buffer | None = None  #: an open block inside this one, on the same connection
 
     def close(self, why: str = _CLOSED) -> None:
         """Take no messages any more."""
@@ -424,6 +425,8 @@ class Buffer(Sending):
     def add(self, message: Outgoing) -> str:
         if self._closed:
             raise TransactionAborted(self._closed)
+        if self.inner is not None:  # two buffers would be written out of the order of the calls
+            return self.inner.add(message)
         self.rows.append(columns_of(message))
         return message.message_id
 
@@ -440,16 +443,22 @@ class Sends(Sending):
     """`Outbox.send` for an outbox: the transaction that is open around the call, in this task or in one that it started."""
 
     def __init__(self) -> None:
-        self._current: ContextVar[OutboxTransaction | None] = ContextVar("ackwise outbox transaction", default=None)
+        self._current: ContextVar[Buffer | None] = ContextVar("ackwise outbox transaction", default=None)
 
     @contextmanager
-    def within(self, transaction: OutboxTransaction) -> Iterator[None]:
-        """Until the block ends, `send` means `transaction`."""
+    def within(self, transaction: Buffer, connection: Any) -> Iterator[None]:
+        """Until the block ends, `send` means `transaction`, which is on `connection`, and so does a block around it on that connection."""
+        transaction.connection = connection
         before = self._current.get()
+        outer = before if before is not None and before.connection is connection else None
         self._current.set(transaction)
+        if outer is not None:
+            outer.inner = transaction
         try:
             yield
         finally:
+            if outer is not None:
+                outer.inner = None
             # A token would be refused where the block is left in another context, as a fixture or a generator may.
             if self._current.get() is transaction:
                 self._current.set(before)

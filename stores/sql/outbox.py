@@ -178,7 +178,7 @@ class SQLOutbox(Relaying, Preparing, Inspecting, Sends):
 
     def transaction(self, connection: Any) -> AbstractAsyncContextManager[Block]:
         """See `Outbox.transaction`. Errors of `connection` are its driver's own, those of writing rows `AckwiseError`."""
-        return transaction(self._through(connection), self, self.wake)
+        return transaction(self._through(connection), connection, self, self.wake)
 
     def writer(self, connection: Any) -> Rows:
         return Rows(self._through(connection))

@@ -291,14 +291,14 @@ def require(connection: Any, kinds: Any, database: str, driver: str) -> None:
 
 
 @asynccontextmanager
-async def transaction(business: Business, sends: Sends, wake: Callable[[], Any]) -> AsyncIterator[Block]:
-    """See `Outbox.transaction`; `wake` is called once rows are committed."""
+async def transaction(business: Business, connection: Any, sends: Sends, wake: Callable[[], Any]) -> AsyncIterator[Block]:
+    """See `Outbox.transaction`; `business` leads through `connection`, and `wake` is called once rows are committed."""
     if business.look is not None:
         await business.look()
     block = Block(business)
     await business.begin(block)
     try:
-        with business.watched(block), sends.within(block):
+        with business.watched(block), sends.within(block, connection):
             yield block
         if block.has_ended and business.look is not None:
             await business.look()

@@ -71,7 +71,7 @@ class SQLAlchemyOutbox(Sends):
     async def transaction(self, session: AsyncSession | async_scoped_session[Any]) -> AsyncIterator[Block]:
         """See `Outbox.transaction`. Errors of the session are SQLAlchemy's own, those of writing rows `AckwiseError`."""
         mine = _session(session)
-        async with transaction(self._through(mine), self, self.wake) as block:
+        async with transaction(self._through(mine), mine, self, self.wake) as block:
             yield block
         if block.has_written and not block.commits:
             _once_ended(mine.sync_session, self.wake)

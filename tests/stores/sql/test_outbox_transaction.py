@@ -53,7 +53,7 @@ def _insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
 async def trade(shop: Shop, *, boom: bool = False) -> bool:
     """Send one message; return whether relays were woken."""
     woken = list[bool]()
-    async with transaction(shop.business, Sends(), lambda: woken.append(True)) as block:
+    async with transaction(shop.business, shop, Sends(), lambda: woken.append(True)) as block:
         block.send("orders", b"1")
         if boom:
             raise ZeroDivisionError
