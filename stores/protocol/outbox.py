@@ -11,7 +11,8 @@ import asyncio
 import dataclasses
 import math
 import threading
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -67,6 +68,27 @@ def divide(shards: Sequence[Shard], owner: str, share: int) -> Division:
     free = [shard.number for shard in shards if shard.owner != owner and not (shard.owner and shard.is_leased)]
     keep, give = mine[:share], mine[share:]
     return Division(keep, free[: max(0, share - len(keep))], give)
+
+
+class LeaseClock:
+    """Whether the database's clock may end the leases of others: not for a lease after it has jumped ahead of this machine's.
+
+    The owner counts its lease by the monotonic clock of its own machine, and goes on until that ends. `clock` is this one's, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ahead: float | None = None  #: of the database's clock, when it was seen last
+        self._trusted_from = float("-inf")
+
+    def is_trusted(self, database_now: float, lease: float) -> bool:
+        """Return it, from a time of the database (seconds since 1970). What has not been seen before is trusted."""
+        now = self._clock()
+        ahead, before = database_now - now, self._ahead
+        self._ahead = ahead
+        if before is not None and ahead - before > lease / 4:
+            self._trusted_from = now + lease
+        return now >= self._trusted_from
 
 
 #: Characters of a cause that a row keeps.

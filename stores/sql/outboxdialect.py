@@ -36,7 +36,7 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias, Ty
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.storage.outbox import RowState, TransactionOutcome
-from ackwise.stores.protocol.outbox import Keeping, RowColumns, Wakes
+from ackwise.stores.protocol.outbox import Keeping, LeaseClock, RowColumns, Wakes
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Placeholders, Problem, Statement, Steps, Templates
 from ackwise.stores.sql.outboxwriting import Business
 from ackwise.stores.sql.schema import STATES
@@ -287,6 +287,7 @@ class Operations(abc.ABC):
         self.keeping = keeping  #: what stays of rows that need not be sent
         self._sql, self._address, self._timeout, self._wakes = sql, address, timeout, wakes
         self._seen = wakes.count  #: commits of this process before the last `pending`
+        self._server_clock = LeaseClock()
         self.waits_behind = True  #: whether a row may wait behind another one, as far as is known here
         self._free_after = 0  #: the key that the last call of `free` came to
 

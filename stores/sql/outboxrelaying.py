@@ -38,7 +38,7 @@ from ackwise.stores.sql.operation import Failure, Problem, Steps
 from ackwise.stores.sql.outboxdialect import DUE_COLUMNS, OF_RELAY, Dialect, Operations, asked, changed, missing_rights
 
 _SIGN_IN: Final = "INSERT INTO {relays} (owner, leased_until) VALUES (:owner, {later lease}) {renewing}"
-_SHARDS: Final = "SELECT shard, token, owner, leased_until > {now} FROM {shards} ORDER BY shard {locked}"
+_SHARDS: Final = "SELECT shard, token, owner, leased_until > {now}, {epoch} FROM {shards} ORDER BY shard {locked}"
 _DIVIDE: Final = """
 UPDATE {shards} SET owner = CASE WHEN shard {among give} THEN '' ELSE :owner END,
     token = token + CASE WHEN shard {among take} THEN 1 ELSE 0 END,
@@ -129,7 +129,8 @@ class Relaying(Operations):
         begin, commit = self._sql.writing
         asking = (*begin, *self._sql.signing_in, _SIGN_IN, _SHARDS)
         *_, found = yield self._sql.say_all(asking, owner=owner, lease=lease)
-        shards = [Shard(number, token, text_of(whose), bool(is_leased)) for number, token, whose, is_leased in found.rows]
+        trusts = self._server_clock.is_trusted(float(found.rows[0][4]), lease) if found.rows else True
+        shards = [Shard(number, token, text_of(whose), bool(is_leased) or not trusts) for number, token, whose, is_leased, _ in found.rows]
         keep, take, give = divide(shards, owner, share)
         divided = self._sql.say(_DIVIDE, owner=owner, lease=lease, take=take, give=give, changed=[*keep, *take, *give])
         yield [divided, *self._sql.say_all(commit)]

@@ -238,7 +238,7 @@ class SQLiteOutbox(SQLOutbox, SQLStore[FileThread]):
         self._file = File(OUTBOX, path, timeout, "a call of the outbox")
         self._path, self._clock = self._file.path, clock
         address, self._lock = str(self._path), _RelayLock(self._path)
-        keeping, wakes = Keeping(retention, keep_sent, keep_parked, blank), wakes_of(f"sqlite {self._path.absolute()}")
+        keeping, wakes = Keeping(retention, keep_sent, keep_parked, blank), wakes_of(f"sqlite {self._path.resolve()}")
         SQLOutbox.__init__(self, SQLite(clock, timeout=timeout), address, timeout, keeping, wakes)
 
         def clean() -> Steps[int]:
@@ -284,20 +284,22 @@ class _RelayLock:
     """A locked file beside the database: it proves that one relay at a time is at work, and ends with its process."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.with_name(f"{path.name}-relay")
+        self._of = path
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
         """Take it, or keep it. Raises `ConfigurationError` if another relay has it."""
         if self._descriptor is not None:
             return
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        path = self._of.resolve()  # two names may lead to one file
+        path = path.with_name(f"{path.name}-relay")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             raise ConfigurationError(
-                f"{self._path}: another relay sends the rows of this file, and SQLite has one relay; stop that one first"
+                f"{path}: another relay sends the rows of this file, and SQLite has one relay; stop that one first"
             ) from None
         self._descriptor = descriptor
 

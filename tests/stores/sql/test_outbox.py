@@ -12,7 +12,7 @@ import pytest
 from ackwise.middleware.errors import TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
-from ackwise.stores.protocol.outbox import Keeping, RowColumns, Wakes
+from ackwise.stores.protocol.outbox import Keeping, LeaseClock, RowColumns, Wakes
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run
 from ackwise.stores.sql.outbox import SQLOutbox
 from ackwise.stores.sql.outboxwriting import Business, Writes
@@ -101,9 +101,30 @@ async def test_without_a_token_of_ours_nothing_is_asked() -> None:
 
 
 async def test_tokens_grow_with_what_is_taken_and_shards_are_locked_until_they_are_divided() -> None:
-    outbox = Scripted(SELECT=Answer([(0, 5, "a", True), (1, 6, "b", True), (2, 7, b"b", False), (3, 8, "", False)]))
+    outbox = Scripted(SELECT=Answer([(0, 5, "a", True, 1e9), (1, 6, "b", True, 1e9), (2, 7, b"b", False, 1e9), (3, 8, "", False, 1e9)]))
     assert await outbox.own("a", lease=1.0, share=64) == {0: 5, 2: 8, 3: 9}
     assert outbox.script.asked == ["BEGIN", "DELETE", "UPDATE", "INSERT", "SELECT", "UPDATE", "COMMIT"]
+
+
+async def test_a_clock_of_the_database_that_jumps_ahead_ends_no_lease_for_as_long_as_a_lease() -> None:
+    here = [0.0]
+    clock = LeaseClock(lambda: here[0])
+    assert clock.is_trusted(1e9, lease=15.0), "nothing is known yet"
+    here[0] = 5.0
+    assert clock.is_trusted(1e9 + 6.0, lease=15.0), "clocks drift"
+    here[0] = 6.0
+    assert not clock.is_trusted(1e9 + 3600.0, lease=15.0)
+    here[0] = 20.0
+    assert not clock.is_trusted(1e9 + 3614.0, lease=15.0)
+    here[0] = 21.0
+    assert clock.is_trusted(1e9 + 3615.0, lease=15.0)
+
+
+async def test_shards_whose_lease_a_jump_of_the_clock_has_ended_are_not_taken() -> None:
+    outbox = Scripted(SELECT=Answer([(0, 5, "b", True, 1e9), (1, 6, "", False, 1e9)]))
+    assert await outbox.own("a", lease=15.0, share=64) == {1: 7}
+    outbox.script.answers["SELECT"] = Answer([(0, 5, "b", False, 1e9 + 60.0), (1, 7, "a", False, 1e9 + 60.0)])
+    assert await outbox.own("a", lease=15.0, share=64) == {1: 7}
 
 
 async def test_rows_that_are_blocked_are_put_behind_and_others_are_looked_for() -> None:

@@ -37,6 +37,20 @@ async def test_a_connection_to_another_file_is_told_so(tmp_path: Path) -> None:
         await outbox.close()
 
 
+async def test_a_second_relay_is_refused_though_another_name_leads_to_the_file(tmp_path: Path) -> None:
+    outbox, other = SQLiteOutbox(tmp_path / "shop.db"), SQLiteOutbox(tmp_path / "link.db")
+    await outbox.open()
+    (tmp_path / "link.db").symlink_to(tmp_path / "shop.db")
+    await other.open()
+    try:
+        await outbox.own("a", lease=60.0, share=64)
+        with pytest.raises(ConfigurationError, match="one relay"):
+            await other.own("b", lease=60.0, share=64)
+    finally:
+        await outbox.close()
+        await other.close()
+
+
 async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> None:
     outbox = SQLiteOutbox(tmp_path / "shop.db")
     with pytest.raises(ConfigurationError, match=r"got a object, and writes through connections of sqlite3; .* use SQLAlchemyOutbox"):
