@@ -163,6 +163,7 @@ _ASKED: Final = (*(name for name, _, _ in _NEEDED), "server_id", "server_uuid", 
 #: Python's names of character sets where they differ; `None` is for bytes.
 _ENCODINGS: Final[Mapping[str, str | None]] = {
     "binary": None,
+    "latin1": "cp1252",
     "utf8mb3": "utf-8",
     "utf8mb4": "utf-8",
     "ucs2": "utf-16-be",
@@ -297,6 +298,8 @@ def _bytewise() -> Steps[dict[str, Bytewise]]:
     (answer,) = yield [Statement(f"SELECT {', '.join(map(of_all.format, charsets))}")]
     found = {}
     for charset, written in zip(charsets, answer.rows[0], strict=True):
+        if written is None:  # MySQL, for ASCII: not all bytes are characters
+            continue
         characters = bytes.fromhex(text_of(written)).decode()
         found[charset] = Bytewise("".join("\ufffe" if at != b"?"[0] and sign in "?\ufffd" else sign for at, sign in enumerate(characters)))
     return {charset: table for charset, table in found.items() if len(table) == 256}
