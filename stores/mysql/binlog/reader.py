@@ -99,6 +99,7 @@ class Reader:
         self._sure: tuple[Place, list[tuple[int, int]]] | None = None
         self._at = self._before = progress.done
         self._expects = progress.done.created
+        self._is_mysql = False
         self.is_described = False
         """Whether the log has said which file this is."""
         self.again: Place | None = None
@@ -157,6 +158,7 @@ class Reader:
         elif kind == 2:
             return self._statement(body)
         elif kind == 15:
+            self._is_mysql = body[2:3].isdigit() and b"MariaDB" not in body[2:52]  # the version of the server that wrote the file
             self._describe(stamp, is_artificial=is_artificial)
         elif kind == 4 and is_artificial:
             self._turn(body)
@@ -303,7 +305,8 @@ class Reader:
         if table.table not in self._wanted:
             self._tables[table.number] = None
             return
-        columns = table.columns(self._encodings, self._wanted[table.table].texts, self._wanted[table.table].digits)
+        wanted = self._wanted[table.table]
+        columns = table.columns(self._encodings, wanted.texts, wanted.digits, with_geometry=not self._is_mysql)
         self._tables[table.number] = columns
         require_same(table.table, self._known.setdefault(table.table, columns).by_name, columns.by_name)
         self._known[table.table] = columns

@@ -100,9 +100,11 @@ def is_numeric(type_: int) -> bool:
     return type_ in (*_INTEGERS, _FLOAT, _DOUBLE, _DECIMAL, _YEAR)
 
 
-def is_text(type_: int) -> bool:
-    """Return True if the log records the character set of such a column; GEOMETRY has that of bytes."""
-    return type_ in (_VARCHAR, _VAR_STRING, _STRING, *_BLOBS, _GEOMETRY, _COMPRESSED_BLOB, _COMPRESSED_VARCHAR)
+def is_text(type_: int, *, with_geometry: bool) -> bool:
+    """Return True if the log records the character set of such a column. MariaDB has one of GEOMETRY, that of bytes, and MySQL none."""
+    if type_ == _GEOMETRY:
+        return with_geometry
+    return type_ in (_VARCHAR, _VAR_STRING, _STRING, *_BLOBS, _COMPRESSED_BLOB, _COMPRESSED_VARCHAR)
 
 
 def decoder_of(column: Column) -> Decoder:
@@ -322,10 +324,17 @@ class TableMap:
         self.table = full_name(schema, table)
         self._body = body
 
-    def columns(self, encodings: Mapping[int, str | None], texts: Sequence[str] = (), digits: Mapping[str, int] = {}) -> Columns:
+    def columns(
+        self,
+        encodings: Mapping[int, str | None],
+        texts: Sequence[str] = (),
+        digits: Mapping[str, int] = {},
+        *,
+        with_geometry: bool = True,
+    ) -> Columns:
         """The columns. `encodings` are known by the number of the collation, `texts` are columns of bytes that are text.
 
-        `digits` are the characters that the server writes at least for the number in a column.
+        `digits` are the characters that the server writes at least for the number in a column. For `with_geometry` see `is_text`.
         """
         body = self._body
         count, place = packed_integer(body, self._place)
@@ -334,7 +343,7 @@ class TableMap:
         metadata = list(_metadata(types, body[place : place + length]))
         described = _Described(body[place + length + (count + 7) // 8 :])
         plain = [Column("", type_, pair) for type_, pair in zip(types, metadata, strict=True)]
-        return Columns(self.table, described.completed(self.table, plain, encodings), texts, digits)
+        return Columns(self.table, described.completed(self.table, plain, encodings, with_geometry), texts, digits)
 
 
 def _padded(decoder: Decoder, digits: int | None) -> Decoder:
@@ -391,7 +400,7 @@ class _Described:
                 raise ValueError("the description of a table ends too early")
             self._fields[kind] = data[start:place]
 
-    def completed(self, table: str, columns: Sequence[Column], encodings: Mapping[int, str | None]) -> list[Column]:
+    def completed(self, table: str, columns: Sequence[Column], encodings: Mapping[int, str | None], with_geometry: bool) -> list[Column]:
         """The columns with all their attributes."""
         if _NAMES not in self._fields:
             raise ValueError(f"the log does not name the columns of {table}: it was written while binlog_row_metadata was not FULL")
@@ -400,15 +409,16 @@ class _Described:
             raise ValueError(f"the log names {len(names)} columns of {table}, which has {len(columns)}")
         kinds = [column.real_type for column in columns]
         signs = self._signs(sum(map(is_numeric, kinds)))
-        texts = iter(self._collations(_DEFAULT_CHARSET, _CHARSETS, sum(map(is_text, kinds))))
+        are_text = [is_text(kind, with_geometry=with_geometry) for kind in kinds]
+        texts = iter(self._collations(_DEFAULT_CHARSET, _CHARSETS, sum(are_text)))
         members = iter(self._collations(_DEFAULT_MEMBER_CHARSET, _MEMBER_CHARSETS, sum(kind in (_ENUM, _SET) for kind in kinds)))
         lists = {_ENUM: self._lists(_ENUM_MEMBERS, kinds.count(_ENUM)), _SET: self._lists(_SET_MEMBERS, kinds.count(_SET))}
         made = []
-        for column, name in zip(columns, names, strict=True):
+        for column, name, has_text in zip(columns, names, are_text, strict=True):
             of, kind = column._replace(name=name), column.real_type
             if is_numeric(kind):
                 of = of._replace(unsigned=next(signs))
-            elif is_text(kind):
+            elif has_text:
                 of = of._replace(encoding=_encoding(encodings, next(texts), name, table))
             elif kind in (_ENUM, _SET):
                 encoding = _encoding(encodings, next(members), name, table) or "latin-1"

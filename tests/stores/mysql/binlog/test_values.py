@@ -6,9 +6,11 @@ import copy
 import json
 import pickle
 import random
+import re
 from typing import Any
 
 import pytest
+from tests.databases.mysql import WANTED
 from tests.shared import SharedServer
 from tests.stores.cases import case
 from tests.stores.mysql.database import mysql_database
@@ -169,6 +171,9 @@ EVERY_TYPE: list[tuple[str, list[str], str]] = [
     ("INT DEFAULT 7 INVISIBLE", ["DEFAULT"], "text"),
 ]
 
+#: Types that MySQL does not have, or writes into its log in a form that is not read.
+OF_MARIADB = re.compile("INET|UUID|JSON|uca1400|PERSISTENT")
+
 ASKED = {"text": "CAST({} AS CHAR CHARACTER SET utf8mb4)", "bytes": "CAST({} AS BINARY)", "number": "{} + 0"}
 
 
@@ -176,8 +181,9 @@ async def test_every_type_in_one_table_in_any_order_is_what_the_server_answers(m
     chosen = random.Random(7)
     async with mysql_database(mariadb_with_log) as database, database.connected() as connection, connection.cursor() as cursor:
         await cursor.execute("SET time_zone = '+00:00', NAMES utf8mb4, sql_mode = 'ALLOW_INVALID_DATES'")
+        known = [kind for kind in EVERY_TYPE if not (WANTED and OF_MARIADB.search(kind[0]))]
         for table in [f"kinds{number}" for number in range(12)]:
-            types = chosen.sample(EVERY_TYPE, len(EVERY_TYPE))
+            types = chosen.sample(known, len(known))
             names = {f"c{number}": kind for number, kind in enumerate(types)}
             columns = ", ".join(f"{name} {type_}" for name, (type_, _, _) in names.items())
             await cursor.execute(f"CREATE TABLE {table} ({columns}, id INT PRIMARY KEY) CHARACTER SET utf8mb4")
