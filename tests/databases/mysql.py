@@ -48,6 +48,10 @@ OF_MARIADB: Final[Mapping[str, str]] = {
     "test_each_missing_right_is_named": "the right BINLOG MONITOR",
     "test_each_type_is_read_as_it_was_written": "INET6",
     "test_a_type_that_is_not_read_is_told": "columns that are COMPRESSED",
+    "test_what_changes_a_table_as_a_whole_on_mariadb_alone_stops_the_relay_too": "statements that only MariaDB has",
+    "test_statements_in_place_of_rows_stop_it_however_they_are_written": "SET STATEMENT … FOR",
+    "test_a_table_that_the_log_does_not_report_in_full_is_refused_with_what_to_do": "SYSTEM VERSIONING",
+    "test_old_formats_of_times_in_the_log_itself_are_told": "mysql56_temporal_format",
 }
 
 #: Statements of the tests that have another name since MySQL 8.4.
