@@ -124,8 +124,13 @@ def difference(before: Coverage, now: Seen, publication: str, tables: Sequence[T
     """
     quoted = {table.quoted: table for table in tables}
     for name in (*quoted, *sorted(now.coverage.keys() - quoted.keys())):
-        was, is_now = before.get(name), now.coverage.get(name, {})
+        is_now = now.coverage.get(name, {})
+        was = before.get(name)
         if was is None:
+            if (
+                earlier := next((each for each, facts in before.items() if facts.get("table", 0) == is_now.get("table")), None)
+            ) is not None:
+                return f"{earlier} was renamed to {quoted[name]}"
             continue
         changed = [key for key in was.keys() | is_now.keys() if was.get(key) != is_now.get(key) and not _adds(key, is_now.get(key))]
         for kind, means in _MEANS.items():

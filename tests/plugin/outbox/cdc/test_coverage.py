@@ -127,6 +127,17 @@ async def test_a_change_while_no_relay_runs_is_found_at_the_start(shop: World) -
         await until(lambda: shop.kafka.values == [b"2"])
 
 
+async def test_a_table_that_was_renamed_is_not_taken_for_another_one(shop: World) -> None:
+    async with shop.running(reading(shop)):
+        pass
+    await shop.database.execute("ALTER TABLE orders RENAME TO sales")
+    await shop.refuses(ConfigurationError, "there is no table orders; correct --table", reading(shop))
+    await shop.refuses(ChangesLost, r'"public"\."orders" was renamed to public\.sales', reading(shop, "sales"))
+    async with shop.running(reading(shop, "sales", replace_lost=True)):
+        await shop.database.execute("INSERT INTO sales VALUES (1)")
+        await until(lambda: shop.kafka.values == [b"1"])
+
+
 async def test_a_new_partition_or_a_partition_that_is_detached_stops_the_relay_of_one(shop: World) -> None:
     for statement, sentence in (
         (
