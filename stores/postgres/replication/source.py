@@ -213,6 +213,7 @@ class PostgresChanges(LogChanges):
             create=self._create,
         )
         self._found = await self._ask(publishing)
+        await self._cover(known)  # before a slot is made: what changes from now on is seen
         if decision.says is not None:
             self._found = (decision.says, *self._found)
         if decision.drops:
@@ -222,7 +223,6 @@ class PostgresChanges(LogChanges):
             seen = await self._ask(slot.look_at(self.name))
         if seen is None or seen.confirmed is None:
             raise StoreUnavailable(f"{self.address}: the replication slot {self.name} is not ready; it is tried again")
-        await self._cover(known)
         await self._learn_types(())
         covered = json.dumps(self._covered)
         await self._ask(slot.remember(self._tables, self.name, slot.Known(system_id, timeline, seen.confirmed, covered)))

@@ -93,12 +93,12 @@ async def test_a_change_of_what_is_read_stops_the_relay_at_each_start_until_it_i
     async with shop.ends_with(ChangesLost, f"{sentence}.*start once with --replace-lost-slot to read on", reading(shop)):
         await shop.database.execute("INSERT INTO orders VALUES (1)")
         await until(lambda: shop.kafka.values == [b"1"])
-        before = 0
+        after = 0
         for statement in statements.split("; "):
-            if not before or statement.startswith("INSERT"):  # a rename alone concerns no row
-                before = parse_lsn(await shop.database.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
             await shop.database.execute(statement)
-    assert parse_lsn(await shop.confirmed()) <= before
+            if not after or statement.startswith("INSERT"):  # a rename alone concerns no row
+                after = parse_lsn(await shop.database.fetchval("SELECT pg_current_wal_insert_lsn()::text"))
+    assert parse_lsn(await shop.confirmed()) < after
     if "for-a-while" in name or name in ("emptied", "replaced", "made-again"):
         await shop.refuses(ChangesLost, sentence, reading(shop))
         accepted = reading(shop, replace_lost=True)
