@@ -71,7 +71,8 @@ class SendSize:
                     break
             elif sending.acked or await brokers_answer():
                 await self._narrow(sending, late, sending.size(portion), may_go_on)
-            else:
+            else:  # an outage, or a link that is full of what timed out: the next send shows which
+                self._most, self._succeeded = max(1, sending.size(portion) // 2), 0
                 break
         return sending.answers
 

@@ -160,6 +160,17 @@ async def test_while_no_broker_answers_nothing_is_sent_again() -> None:
     assert (len(brokers.calls), brokers.asked) == (1, 1)
 
 
+async def test_a_link_so_full_that_no_broker_answers_beside_a_send_is_no_outage_for_ever() -> None:
+    brokers, size = Brokers(link(3000)), SendSize("shop")
+    brokers.are_there = False
+    messages = messages_of("orders", 50)
+    for _ in range(8):
+        rest = [message for message in messages if message not in brokers.written]
+        assert failed(await send(size, brokers, rest), rest) == []
+        brokers.are_there |= bool(brokers.written)
+    assert len(brokers.written) == 50
+
+
 async def test_without_a_client_the_other_portions_are_not_tried() -> None:
     brokers, size = Brokers(link(1000)), SendSize("shop")
     await send(size, brokers, messages_of("orders", 10))
