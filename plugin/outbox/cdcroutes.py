@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import AckwiseError, PublishRefused, StoreUnavailable
@@ -21,6 +20,7 @@ from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, 
 from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
 from ackwise.middleware.storage.outbox import SHARDS, Failed, Holder, OutboxRow, OutboxStore, RowState, Sent, UnreadableRow
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
+from ackwise.plugin.outbox.idranges import IdRanges
 from ackwise.plugin.outbox.outboxwindow import failure_of
 from ackwise.plugin.outbox.readsize import ReadSize
 
@@ -192,9 +192,6 @@ _MOST_UNDELETED: Final = 5_000
 #: Seconds for rows to gather until they are deleted: a statement for each of them would cost the processor that reads and sends.
 _GATHER: Final = 0.02
 
-#: Messages that were sent from the table and are not sent again when the log comes to them. More are sent twice, under one id.
-_SWEPT: Final = 100_000
-
 #: Seconds after which a row that the log told of is looked for again: the log reports a commit a moment before a statement sees it.
 _SEEN_AFTER: Final = (0.02, 0.2)
 
@@ -220,7 +217,7 @@ class OutboxRows:
         self._tokens: dict[int, int] = {}
         self._failed: set[int] = set()  #: rows that wait in the table, or are parked
         self._keys: dict[tuple[str, bytes], int] = {}  #: that wait for one of them, with the first of each: what is older goes
-        self._swept: OrderedDict[str, None] = OrderedDict()
+        self._swept = IdRanges()  #: rows that were sent from the table, and are not sent again when the log comes to them
         self._undeleted: dict[int, Sent] = {}
         self._unseen: list[Sent] = []
         self._deleting: asyncio.Task[None] | None = None
@@ -255,13 +252,13 @@ class OutboxRows:
         row: Any = change.row
         if change.operation is Operation.UPDATE:
             lets_go = row["state"] == RowState.LOCAL_COMMIT and row["attempts"] == 0 and not row["behind"]
-            return Aside.TABLE if lets_go and row["message_id"] not in self._swept else Aside.NOTHING
+            return Aside.TABLE if lets_go and row["id"] not in self._swept else Aside.NOTHING
         try:
             row = self._read_row(change)
         except UnreadableRow as error:
             self._unreadable.append(error)
             return Aside.TABLE
-        if row is None or row.id in self._failed or row.message.message_id in self._swept:
+        if row is None or row.id in self._failed or row.id in self._swept:
             return Aside.NOTHING
         return ChangeMessage(row.message, change.position, row)
 
@@ -351,7 +348,9 @@ class OutboxRows:
 
         What is sent while a deletion is under way goes with the next one: no send waits for the database to commit it.
         """
-        self._remember(change_message.message.message_id for change_message, _ in sent if not change_message.position)
+        for change_message, _ in sent:
+            if change_message.row is not None and not change_message.position:
+                self._swept.add(change_message.row.id)
         self._undeleted.update((row.id, Sent(row.id, row.shard)) for (_, _, row), _ in sent if row is not None)
         if self._deleting is not None and (self._deleting.done() or len(self._undeleted) >= _MOST_UNDELETED):
             await self._finish_deletion()
@@ -440,8 +439,3 @@ class OutboxRows:
 
     def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
         return None if row is None or row.message.key is None else (row.message.topic, row.message.key)
-
-    def _remember(self, ids: Iterable[str]) -> None:
-        self._swept.update((each, None) for each in ids)
-        while len(self._swept) > _SWEPT:
-            self._swept.popitem(last=False)
