@@ -123,6 +123,9 @@ class ChangeSource(Protocol):
     def acknowledge(self, position: str) -> None:
         """Kafka acknowledged everything up to the `Committed` with this position. The database learns of it within a second."""
 
+    async def hold(self, why: str | None) -> None:
+        """Store why the position does not move, a sentence for `status`; `None`: it moves. Raises `StoreUnavailable`."""
+
     async def beat(self) -> SourceStatus:
         """Write a heartbeat, which lets the position of an idle source go forward, and return how far it has come.
 

@@ -71,6 +71,7 @@ class CdcSession:
         self._stop, self._counts, self._throttle, self._sink, self._clock = stop, counts, throttle, sink, clock
         self._look = asyncio.Event()
         self._told_at = float("-inf")
+        self._held: str | None = ""  #: what the status says of the log; unknown at first
 
     async def relay(self) -> None:
         """Send until the stop. Raises whatever ends it."""
@@ -147,12 +148,13 @@ class CdcSession:
         if not await self._send(change_messages) or (looks and not await self._send_waiting()):
             return False
         if ended is not None:
-            self._acknowledge(ended)
+            await self._acknowledge(ended)
         if refused is not None:
             raise refused
         return True
 
-    def _acknowledge(self, position: str) -> None:
+    async def _acknowledge(self, position: str) -> None:
+        await self._hold(None)
         self._source.acknowledge(position)
         self._counts.position = position
         if self._sink is not None and self._clock() >= self._told_at + _TELL:
@@ -193,11 +195,26 @@ class CdcSession:
                 held = await self._failed(failed)
             if held:
                 tries += 1
+                await self._hold(held[0], failed[0][1])
                 if not await self._rest(tries, len(failed), failed[0][1]):
                     return False
             left = {id(change_message) for change_message in (*held, *behind)}
             change_messages = [change_message for change_message in change_messages if id(change_message) in left]
         return True
+
+    async def _hold(self, change_message: ChangeMessage | None, failure: SendFailed | None = None) -> None:
+        """Let the status say what the log waits for, or that it waits for nothing any more. It is written once for each reason."""
+        why = None
+        if change_message is not None and failure is not None:
+            at = f", committed at {change_message.position}," if change_message.position else ""
+            why = (
+                f"the log is held by message {change_message.message.message_id} to {change_message.message.topic}{at} which Kafka does "
+                f"not acknowledge ({failure.cause}): create the topic, or see to the brokers; what is behind it waits"
+            )
+        if why != self._held:
+            with suppress(StoreUnavailable):
+                await self._source.hold(why)
+                self._held = why
 
     async def _failed(self, failed: Sequence[tuple[ChangeMessage, SendFailed]]) -> Sequence[ChangeMessage]:
         """Write down what can wait in the table; return what can't."""

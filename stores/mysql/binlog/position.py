@@ -75,7 +75,8 @@ _COLUMNS: Final = """
     token BIGINT NOT NULL DEFAULT 0,
     leased_until DATETIME(6) NOT NULL DEFAULT '2000-01-01',
     beats BIGINT NOT NULL DEFAULT 0,
-    beat_at DATETIME(6) NOT NULL DEFAULT '2000-01-01'"""
+    beat_at DATETIME(6) NOT NULL DEFAULT '2000-01-01',
+    held TEXT CHARACTER SET utf8mb4"""
 
 
 class Kept(NamedTuple):
@@ -85,6 +86,8 @@ class Kept(NamedTuple):
     place: Place
     token: int
     is_leased: bool
+    held: str | None
+    """Why the position does not move."""
 
 
 def ensure(tables: Tables) -> Steps[None]:
@@ -112,13 +115,13 @@ def ensure(tables: Tables) -> Steps[None]:
 def recall(tables: Tables, name: str) -> Steps[Kept | None]:
     """Return the stored state of the reader `name`."""
     question = (
-        f"SELECT server, log_file, log_position, log_created, token, leased_until > {_NOW} FROM {tables.named('cdc')} WHERE name = %s"
+        f"SELECT server, log_file, log_position, log_created, token, leased_until > {_NOW}, held FROM {tables.named('cdc')} WHERE name = %s"
     )
     (found,) = yield [Statement(question, (name,))]
     if not found.rows:
         return None
-    ((server, file, position, created, token, is_leased),) = found.rows
-    return Kept(text_of(server), Place(number_of(text_of(file)), position, text_of(file), created), token, bool(is_leased))
+    ((server, file, position, created, token, is_leased, held),) = found.rows
+    return Kept(text_of(server), Place(number_of(text_of(file)), position, text_of(file), created), token, bool(is_leased), held)
 
 
 def remember(tables: Tables, name: str, server: str, place: Place) -> Steps[None]:
@@ -129,6 +132,11 @@ def remember(tables: Tables, name: str, server: str, place: Place) -> Steps[None
         "log_created = VALUES(log_created)"
     )
     yield [Statement(statement, (name, server, place.file, place.position, place.created))]
+
+
+def hold(tables: Tables, name: str, why: str | None) -> Steps[None]:
+    """Write down why the position does not move."""
+    yield [Statement(f"UPDATE {tables.named('cdc')} SET held = %s WHERE name = %s", (why, name))]
 
 
 def claim(tables: Tables, name: str, token: int) -> Steps[int | None]:

@@ -13,7 +13,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUna
 from ackwise.middleware.storage.changes import ChangesLost, Operation, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.stores.mysql.binlog import server
 from ackwise.stores.mysql.binlog.coverage import find, require_covered
-from ackwise.stores.mysql.binlog.position import Kept, Place, Progress, claim, ensure, keep, place_of, recall, release, remember
+from ackwise.stores.mysql.binlog.position import Kept, Place, Progress, claim, ensure, hold, keep, place_of, recall, release, remember
 from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
 from ackwise.stores.mysql.binlog.server import BinlogConnection
 from ackwise.stores.mysql.binlog.statements import full_name, parts_of
@@ -193,6 +193,10 @@ class MySQLChanges(LogChanges):
             self._progress.acknowledge(place_of(position))
             self._has_news = True
 
+    async def hold(self, why: str | None) -> None:
+        """See `ChangeSource.hold`."""
+        await self._connections.run(lambda: hold(self._tables, self.name, why))
+
     async def beat(self) -> SourceStatus:
         """Write a heartbeat, and return how far it has come. Raises `StoreUnavailable`."""
         await self._report()
@@ -206,7 +210,8 @@ class MySQLChanges(LogChanges):
             raise ChangesLost(f"{self.address}: no position is kept under the name {self.name}; --create-slot makes one")
         log = yield from server.log_files(self.address)
         (now,) = yield [Statement("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)")]
-        found = (*self._found, *server.findings(said, log, kept.place))
+        held = (kept.held,) if kept.held else ()
+        found = (*held, *self._found, *server.findings(said, log, kept.place))
         return SourceStatus(self.name, str(kept.place), kept.is_leased, log.behind(kept.place), None, int(now.rows[0][0]), found)
 
     def _wanted(self) -> Steps[dict[str, Wanted]]:

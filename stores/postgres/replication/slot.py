@@ -195,34 +195,28 @@ _COLUMNS: Final = """
     position pg_lsn NOT NULL,
     beats bigint NOT NULL DEFAULT 0,
     beat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    coverage text"""
+    coverage text,
+    held text"""
 
 
 def ensure_table(tables: Tables) -> Steps[None]:
     """Create the table if it is missing. Raises `ConfigurationError` with the statement if this user may not."""
     name = tables.named("cdc")
-    there = "SELECT to_regclass($1) IS NULL, (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'coverage')"
-    (found,) = yield [Statement(there, (name,))]
-    ((is_missing, columns),) = found.rows
-    if not is_missing and columns:
+    (there,) = yield [Statement("SELECT to_regclass($1) IS NOT NULL", (name,))]
+    if there.rows[0][0]:
         return
-    statement, owns = (
-        f"CREATE TABLE {name} ({' '.join(_COLUMNS.split())})",
-        f"; GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO this user",
-    )
-    created = f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) WITH (fillfactor = 50)"
-    if not is_missing:
-        statement, owns = f"ALTER TABLE {name} ADD COLUMN coverage text", ""
-        created = f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS coverage text"
     try:
-        yield [Statement(created)]
+        yield [Statement(f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) WITH (fillfactor = 50)")]
     except Failure as failure:
         if failure.problem is Problem.DUPLICATE:
             return  # another session creates it in this moment
         if failure.problem is not Problem.FORBIDDEN:
             raise
-        what = "is missing, and this user may not create it" if is_missing else "has no column coverage, and this user may not add it"
-        raise ConfigurationError(f"the table {name} {what}; let an owner run: {statement}{owns}") from None
+        statement = f"CREATE TABLE {name} ({' '.join(_COLUMNS.split())})"
+        raise ConfigurationError(
+            f"the table {name} is missing, and this user may not create it; let an owner run: {statement}; "
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO this user"
+        ) from None
 
 
 def recall(tables: Tables, slot: str) -> Steps[Known | None]:
@@ -241,6 +235,22 @@ def remember(tables: Tables, slot: str, known: Known) -> Steps[None]:
             CASE WHEN (known.system_id, known.timeline) = (excluded.system_id, excluded.timeline)
             THEN greatest(known.position, excluded.position) ELSE excluded.position END, coverage = excluded.coverage"""
     yield [Statement(statement, (slot, *known))]
+
+
+def hold(tables: Tables, slot: str, why: str | None) -> Steps[None]:
+    """Write down why the position does not move."""
+    yield [Statement(f"UPDATE {tables.named('cdc')} SET held = $2 WHERE slot = $1", (slot, why))]
+
+
+def held(tables: Tables, slot: str) -> Steps[tuple[str, ...]]:
+    """Return why the position does not move, if that is so."""
+    try:
+        (found,) = yield [Statement(f"SELECT held FROM {tables.named('cdc')} WHERE slot = $1 AND held IS NOT NULL", (slot,))]
+    except Failure as failure:
+        if failure.problem is not Problem.MISSING:
+            raise
+        return ()
+    return tuple(why for (why,) in found.rows)
 
 
 def beat(tables: Tables, slot: str, position: str) -> Steps[int]:

@@ -175,6 +175,10 @@ class PostgresChanges(LogChanges):
         """Everything up to the end of this transaction was sent."""
         self._progress.acknowledge(parse_lsn(position))
 
+    async def hold(self, why: str | None) -> None:
+        """See `ChangeSource.hold`."""
+        await self._ask(slot.hold(self._tables, self.name, why))
+
     async def beat(self) -> SourceStatus:
         """Write a heartbeat, and return how far it has come. Raises `StoreUnavailable`."""
         await self._remember()
@@ -282,7 +286,7 @@ class PostgresChanges(LogChanges):
         seen = yield from slot.look_at(self.name)
         if seen is None:
             raise ChangesLost(f"{self.address}: there is no replication slot {self.name}")
-        found = (*self._found, *slot.findings(self.name, seen))
+        found = (*(yield from slot.held(self._tables, self.name)), *self._found, *slot.findings(self.name, seen))
         return SourceStatus(self.name, seen.confirmed, seen.active, seen.behind, seen.retained, seen.now_ms, found)
 
     async def _report_on(self) -> None:

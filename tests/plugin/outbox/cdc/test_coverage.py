@@ -12,7 +12,6 @@ from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.changes import Change, ChangesLost
 from ackwise.plugin.outbox import cdcrelay
 from ackwise.plugin.outbox.cdcrelay import CdcRelay
-from ackwise.stores.postgres.replication import PostgresChanges
 from ackwise.stores.postgres.replication.slot import parse_lsn
 
 pytestmark = pytest.mark.servers
@@ -189,22 +188,3 @@ async def test_the_outbox_is_watched_too(world: World) -> None:
             await world.write(b"2")
     async with world.running(world.relay(replace_lost=True)):
         await world.is_sent_and_deleted(b"2")
-
-
-async def test_a_table_of_positions_from_before_is_given_the_column_that_is_new(shop: World) -> None:
-    async with shop.running(reading(shop)):
-        pass
-    role = f"{shop.slot}_role"
-    await shop.database.execute(f"ALTER TABLE ackwise_cdc DROP COLUMN coverage; CREATE ROLE {role} LOGIN REPLICATION")
-    try:
-        await shop.database.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ackwise_cdc TO {role}")
-        url = shop.url.replace("postgres@", f"{role}@")
-        plain = PostgresChanges(url, name=shop.slot, tables=["orders"])
-        with pytest.raises(ConfigurationError, match='let an owner run: ALTER TABLE "ackwise_cdc" ADD COLUMN coverage text'):
-            await plain.open()
-        await plain.close()
-    finally:
-        await shop.database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-    async with shop.running(reading(shop)):
-        await shop.database.execute("INSERT INTO orders VALUES (1)")
-        await until(lambda: shop.kafka.values == [b"1"])

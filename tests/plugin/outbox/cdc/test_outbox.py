@@ -259,8 +259,14 @@ async def test_a_row_of_a_missing_topic_that_is_in_no_table_holds_the_log(world:
         await world.write(b"2")
         await until(lambda: world.kafka.asked >= 3)
         assert relay.counts.position is None
+        source = world.source()
+        (why,) = [finding for finding in (await source.status()).findings if "is held" in finding]
+        assert "to misspelt, committed at " in why
+        assert "(no such topic): create the topic" in why
         world.kafka.missing = set()
         await until(lambda: relay.counts.position is not None)
+        assert not [finding for finding in (await source.status()).findings if "is held" in finding]
+        await source.close()
     assert b"1" in world.kafka.values
 
 
