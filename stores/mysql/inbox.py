@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from ackwise.middleware.errors import TransactionAborted
 from ackwise.middleware.storage.claimstore import ClaimKey
 from ackwise.middleware.storage.transaction import Place
 from ackwise.stores.mysql import maintenance
@@ -34,6 +35,7 @@ _VARIABLES: Final = (
 """Session variables that are restored."""
 _SET: Final = f"SET {', '.join(f'{name} = %s' for name in _VARIABLES)}"
 
+_MARK: Final = Statement(f"SAVEPOINT {BEGAN}")
 _RELEASE: Final = Statement(f"RELEASE SAVEPOINT {BEGAN}")
 
 _COLUMNS: Final = "k, outcome, next_attempt, origin_topic, origin_partition, origin_offset, exec_id"
@@ -95,6 +97,7 @@ class MySQLStatements:
 
     still_there: Packet = (Statement(f"ROLLBACK TO SAVEPOINT {BEGAN}"),)
     undoes_all = False
+    proof: Packet = (_RELEASE,)
 
     def put_back(self, state: Sequence[Any]) -> Packet:
         *values, database, role = state
@@ -108,7 +111,7 @@ class MySQLStatements:
         return [Statement(insert, values), Statement(self._text(_READ, "%s", len(ids)), ids)]
 
     def finish(self, records: Sequence[Record], retention: float, transaction: str | None, left: Sequence[bytes], mark: int) -> Packet:
-        packet = [_RELEASE]
+        packet = [_RELEASE, _MARK]  # that it is there proves that the transaction is; there may be more to write before the commit
         if records:
             insert = self._text(_FINISH, _FINISHED + _kept(retention), len(records))
             packet.append(Statement(insert, [*chain.from_iterable(records)]))
@@ -175,7 +178,7 @@ _NO_AUTOCOMMIT: Final = Statement("SET autocommit = 0")
 _BEGIN: Final = (
     Statement("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"),
     Statement("START TRANSACTION"),
-    Statement(f"SAVEPOINT {BEGAN}"),
+    _MARK,
 )
 _AUTOCOMMIT: Final = Statement("SET autocommit = 1")
 _COMMIT: Final = Statement("COMMIT")
@@ -238,7 +241,12 @@ class MySQLSession(ServerSession["Connection"]):
 
     async def commit(self) -> None:
         self._watch.stop()
-        await self.send(self.commits_with)
+        try:
+            await self.send([*self.statements.proof, *self.commits_with])
+        except Failure as failure:
+            if failure.problem is not Problem.ENDED:
+                raise
+            raise TransactionAborted(self.statements.why_ended(failure.error)) from None
 
     async def rollback(self, *, is_marked: bool) -> bool:
         self._watch.stop()

@@ -170,6 +170,17 @@ def _has_rows(text: str) -> bool:
     return _HAS_ROWS.match(text) is not None
 
 
+async def commit(connection: Connection | PoolConnectionProxy) -> None:
+    """Commit the transaction that asyncpg has started. Raises what asyncpg raises.
+
+    asyncpg passes over the answer: to the COMMIT of a broken transaction it is ROLLBACK, and no error.
+    """
+    raw: Any = getattr(connection, "_con", None) or connection
+    raw._top_xact = None
+    if await raw.execute("COMMIT;") == "ROLLBACK":
+        raise asyncpg.InFailedSQLTransactionError("PostgreSQL answered COMMIT with ROLLBACK")
+
+
 _METHODS: Final = ("execute", "executemany", "fetch", "fetchrow", "fetchval", "fetchmany")
 
 _WATCHED: Final[WeakKeyDictionary[Any, Watched[Awaitable[object]]]] = WeakKeyDictionary()

@@ -12,7 +12,7 @@ from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.storage.claimstore import ClaimKey
 from ackwise.middleware.storage.transaction import Place
 from ackwise.stores.postgres import maintenance
-from ackwise.stores.postgres.driver import FAILURES, Asyncpg, AsyncpgRunner, problem_of, watched
+from ackwise.stores.postgres.driver import FAILURES, Asyncpg, AsyncpgRunner, commit, problem_of, watched
 from ackwise.stores.postgres.schema import found, layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
@@ -122,6 +122,7 @@ class PostgresStatements:
 
     still_there: Packet = ()
     undoes_all = True
+    proof: Packet = (Statement("SELECT 1"),)
 
     def put_back(self, state: Sequence[Any]) -> Packet:
         """See `Statements`. A schema that a handler turned to is none of our statements' business."""
@@ -252,7 +253,9 @@ class PostgresSession(ServerSession["PoolConnectionProxy"]):
         self._watch.stop()
         with _failures():
             try:
-                await self._transaction.commit()
+                await commit(self.connection)
+            except asyncpg.InFailedSQLTransactionError as error:
+                raise TransactionAborted(self.statements.why_ended(error)) from None
             except asyncpg.PostgresError as error:
                 if str(error.sqlstate).startswith(_NOT_THE_HANDLERS):
                     raise

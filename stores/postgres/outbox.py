@@ -17,7 +17,7 @@ from asyncpg.pool import PoolConnectionProxy
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, TransactionAborted
 from ackwise.middleware.storage.outbox import RowState
 from ackwise.stores.postgres import maintenance
-from ackwise.stores.postgres.driver import FAILURES, Asyncpg, AsyncpgRunner, as_store_error, problem_of, watched
+from ackwise.stores.postgres.driver import FAILURES, Asyncpg, AsyncpgRunner, as_store_error, commit, problem_of, watched
 from ackwise.stores.postgres.floor import Floor, Seen
 from ackwise.stores.postgres.schema import found, layout
 from ackwise.stores.postgres.tables import Tables
@@ -465,19 +465,19 @@ class _Runner(AsyncpgRunner):
     def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
         super().__init__(connection)
         transaction = connection.transaction()
-        self._ends = {"BEGIN": transaction.start, "COMMIT": self._commit, "ROLLBACK": transaction.rollback}
+        self._ends: dict[str, Callable[[], Awaitable[None]]] = {
+            "BEGIN": transaction.start,
+            "COMMIT": lambda: commit(connection),
+            "ROLLBACK": transaction.rollback,
+        }
 
     async def send(self, packet: Packet) -> Sequence[Answer]:
         if (end := self._ends.get(packet[0].text)) is None:
             return await super().send(packet)
         try:
             await end()
+        except asyncpg.InFailedSQLTransactionError:
+            raise Failure(Problem.ENDED, TransactionAborted(BROKEN.format(database="PostgreSQL"))) from None
         except FAILURES as error:
             raise Failure(problem_of(error), error) from error
         return [Answer()]
-
-    async def _commit(self) -> None:
-        """As asyncpg's own, which passes over the answer: to the COMMIT of a broken transaction it is ROLLBACK, and no error."""
-        self._connection._top_xact = None
-        if await self._connection.execute("COMMIT;") == "ROLLBACK":
-            raise Failure(Problem.ENDED, TransactionAborted(BROKEN.format(database="PostgreSQL")))

@@ -52,6 +52,8 @@ class Statements(Protocol):
     """Undoes all that came after the transaction started, and fails where it is gone. No packet: nothing ends one unseen."""
     undoes_all: bool
     """True if a rollback also restores the session."""
+    proof: Packet
+    """Right before the commit, once all is written: fails where the transaction is gone or broken. No packet: the commit itself does."""
 
     def put_back(self, state: Sequence[Any]) -> Packet:
         """Make the session again what it was when `state` was read."""

@@ -123,6 +123,7 @@ class SQLAlchemySession(Session[AsyncSession]):
     async def commit(self) -> None:
         self._watching.close()
         with failures(), refusing("commit"):
+            prove_commit(sync(await self.connection.connection()), self.statements.proof)
             await self.connection.commit()
 
     async def rollback(self, *, is_marked: bool) -> bool:
@@ -171,6 +172,23 @@ def is_undone(connection: Connection) -> bool:
     """Return whether SQLite has no transaction open: `OR ROLLBACK` undoes it, and what comes next may commit by itself."""
     driver: Any = connection.connection.driver_connection
     return connection.dialect.name == "sqlite" and not driver.in_transaction
+
+
+def prove_commit(connection: Connection, proof: Packet) -> None:
+    """Let the next commit of `connection` fail unless its transaction is there, whatever listeners of its session do before.
+
+    A session believes in its transaction: PostgreSQL answers the COMMIT of a broken one with ROLLBACK, and others do nothing.
+    """
+
+    def prove(_: Connection) -> None:
+        if is_undone(connection):
+            raise TransactionAborted(ENDED)
+        try:
+            SyncRunner(connection).send(proof)
+        except Failure as failure:
+            raise failure.error from None
+
+    event.listen(connection, "commit", prove, once=True)
 
 
 def sync(connection: AsyncConnection) -> Connection:

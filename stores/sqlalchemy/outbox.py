@@ -21,7 +21,7 @@ from ackwise.stores.sql.outboxdialect import Dialect
 from ackwise.stores.sql.outboxrelaying import read_id, set_barrier
 from ackwise.stores.sql.outboxwriting import Block, Business, Rows, Writes, transaction
 from ackwise.stores.sqlalchemy.driver import SyncRunner, as_outbox_error, failures, problem_of
-from ackwise.stores.sqlalchemy.inbox import begin_as_writer, is_undone, require_transaction, sync, watched
+from ackwise.stores.sqlalchemy.inbox import begin_as_writer, is_undone, prove_commit, require_transaction, sync, watched
 
 T = TypeVar("T")
 
@@ -175,12 +175,6 @@ def _require_begun(connection: Connection) -> None:
         raise _undone()
 
 
-def _require_unbroken(connection: Connection) -> None:
-    """PostgreSQL answers the COMMIT of a broken transaction with ROLLBACK and no error. A listener of the session may have broken it."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT 1")
-
-
 def _undone() -> Failure:
     return Failure(Problem.ENDED, InvalidRequestError("SQLite has no transaction open, as an error that was caught has undone it"))
 
@@ -188,6 +182,9 @@ def _undone() -> Failure:
 def _insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
     yield [*before, Statement(_INSERT, rows)]
 
+
+#: Elsewhere the savepoint of the block was proof enough: no error that is caught breaks a transaction and leaves it open.
+_PROOF: Final = (Statement("SELECT 1"),)
 
 #: Stands for the statements of whichever database it turns out to be.
 _INSERT: Final = "INSERT"
@@ -240,7 +237,7 @@ class _Runner:
             raise _undone()
 
     async def _commit(self) -> None:
-        event.listen(self.connection, "commit", _require_unbroken, once=True)
+        prove_commit(self.connection, _PROOF if self.connection.dialect.name == "postgresql" else ())
         try:
             await self._session.commit()
         except DBAPIError as error:

@@ -81,6 +81,7 @@ class SQLiteStatements:
 
     still_there: Packet = ()
     undoes_all = True
+    proof: Packet = ()
 
     def put_back(self, state: Sequence[Any]) -> Packet:
         return ()

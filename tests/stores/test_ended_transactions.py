@@ -365,6 +365,67 @@ async def test_a_rollback_that_is_not_answered_commits_nothing_when_its_connecti
     assert await effects(sql) == ["b"]
 
 
+async def breaks_after(inbox: Any, breaks: Handler, *, by_offsets: bool) -> None:
+    """A task that a handler left behind undoes its transaction once the handler is done, and all that Ackwise writes is written."""
+    asked = keys(1)
+    mine = await inbox.take_over("ackwise/0/me", "orders", 3, position=5)
+
+    async def batch() -> None:
+        async with inbox.begin(retention=60.0) as transaction:
+            if by_offsets:
+                await transaction.lock("ackwise/0/me", "orders", 3, mine.generation)
+                await transaction.advance("ackwise/0/me", "orders", 3, mine.generation, 9)
+            else:
+                assert await transaction.claim(asked) == [Taken()]
+                await transaction.finish(done(asked))
+            with suppress(Exception):
+                await breaks(transaction.connection)
+
+    with pytest.raises((TransactionAborted, StoreUnavailable)):
+        await batch()
+    assert (await inbox.take_over("ackwise/0/me", "orders", 3, position=0)).next == 5
+    async with inbox.begin(retention=60.0) as transaction:
+        assert await transaction.claim(asked) == [Taken()]
+
+
+@pytest.mark.parametrize("by_offsets", [False, True])
+async def test_what_undoes_a_transaction_after_all_was_written_is_found_out_before_the_offset_moves(
+    sql: SQLDatabase, inbox: TransactionalStore, by_offsets: bool
+) -> None:
+    await sql.execute("CREATE TABLE spare (id INTEGER)")
+    breaks = "SELECT * FROM nowhere"
+    if isinstance(sql, MariaDBDatabase):
+        await sql.execute("CREATE PROCEDURE takes_back() ROLLBACK")
+        breaks = "CALL takes_back()"
+    await breaks_after(inbox, lambda connection: sql.run(connection, breaks), by_offsets=by_offsets)
+
+
+@pytest.mark.parametrize("by_offsets", [False, True])
+async def test_the_same_in_a_session(sql: SQLDatabase, by_offsets: bool) -> None:
+    is_mariadb = isinstance(sql, MariaDBDatabase)
+    if is_mariadb:
+        await sql.execute("CREATE PROCEDURE takes_back() ROLLBACK")
+    breaks = text("CALL takes_back()" if is_mariadb else "SELECT * FROM nowhere")
+    url = sql.url().replace("mariadb://", "mysql+asyncmy://").replace("postgresql://", "postgresql+asyncpg://").partition("?")[0]
+    engine = create_async_engine(url, poolclass=NullPool)
+    async with opened(SQLAlchemyInbox(async_sessionmaker(engine))) as inbox:
+        await breaks_after(inbox, lambda session: session.execute(breaks), by_offsets=by_offsets)
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("by_offsets", [False, True])
+async def test_sqlite_the_same(file: File, by_offsets: bool) -> None:
+    async def breaks(connection: sqlite3.Connection) -> None:
+        or_rollback(connection)
+
+    await breaks_after(file.inbox, breaks, by_offsets=by_offsets)
+    engine = create_async_engine(f"sqlite+aiosqlite:///{file.path}", poolclass=NullPool)
+    statement = text("INSERT OR ROLLBACK INTO effects VALUES ('there')")
+    async with opened(SQLAlchemyInbox(async_sessionmaker(engine))) as inbox:
+        await breaks_after(inbox, lambda session: session.execute(statement), by_offsets=by_offsets)
+    await engine.dispose()
+
+
 #: What commits by itself. PostgreSQL's DDL does not.
 COMMITTING = {
     "postgres": ["COMMIT", "END", "COMMIT AND CHAIN", "/* done */ commit work", "SELECT 1; COMMIT", "PREPARE TRANSACTION 'x'"],
