@@ -220,6 +220,23 @@ async def test_postgres_a_commit_that_the_server_answers_with_rollback_is_an_err
 
 
 @pytest.mark.servers
+@pytest.mark.parametrize("flushes", [False, True])
+async def test_postgres_a_commit_inside_of_a_block_that_is_broken_is_an_error(
+    shop: str, postgres_database: asyncpg.Connection, flushes: bool
+) -> None:
+    outbox = PostgresOutbox(shop)
+    with pytest.raises(TransactionAborted, match="an error of PostgreSQL was caught"):  # noqa: PT012  # the block is what is tried
+        async with outbox.transaction(postgres_database) as block:
+            if flushes:
+                block.send("orders", b"1")
+                await block.flush()
+            with suppress(asyncpg.PostgresError):
+                await postgres_database.execute("SELECT * FROM nowhere")
+            await postgres_database.execute("COMMIT")
+    assert await postgres_database.fetchval("SELECT count(*) FROM ackwise_outbox") == 0
+
+
+@pytest.mark.servers
 @pytest.mark.parametrize("driver", ["+asyncpg", "+psycopg"])
 async def test_postgres_a_listener_that_breaks_the_transaction_before_the_commit_is_found_out(
     shop: str, postgres_database: asyncpg.Connection, driver: str
