@@ -68,7 +68,7 @@ def require_rights(among: Sequence[str], address: str) -> Steps[None]:
 
 def missing_rights(among: Sequence[str], *needed: str) -> Steps[list[str]]:
     """Return one sentence for each table `among` these that the user may do less with than is `needed`."""
-    found = yield [Statement(_RIGHTS, (table, needed)) for table in among]
+    found = yield [Statement(_RIGHTS, (table, [*needed])) for table in among]
     return [
         f"this user has no right to {', '.join(right for (right,) in missing.rows)} on {table}; let its owner grant it"
         for table, missing in zip(among, found, strict=True)

@@ -402,15 +402,15 @@ async def test_what_undoes_a_transaction_after_all_was_written_is_found_out_befo
 
 @pytest.mark.parametrize("by_offsets", [False, True])
 async def test_the_same_in_a_session(sql: SQLDatabase, by_offsets: bool) -> None:
-    is_mariadb = isinstance(sql, MariaDBDatabase)
-    if is_mariadb:
+    drivers, breaks = ["postgresql+asyncpg", "postgresql+psycopg"], text("SELECT * FROM nowhere")
+    if isinstance(sql, MariaDBDatabase):
+        drivers, breaks = ["mysql+asyncmy"], text("CALL takes_back()")
         await sql.execute("CREATE PROCEDURE takes_back() ROLLBACK")
-    breaks = text("CALL takes_back()" if is_mariadb else "SELECT * FROM nowhere")
-    url = sql.url().replace("mariadb://", "mysql+asyncmy://").replace("postgresql://", "postgresql+asyncpg://").partition("?")[0]
-    engine = create_async_engine(url, poolclass=NullPool)
-    async with opened(SQLAlchemyInbox(async_sessionmaker(engine))) as inbox:
-        await breaks_after(inbox, lambda session: session.execute(breaks), by_offsets=by_offsets)
-    await engine.dispose()
+    for driver in drivers:
+        engine = create_async_engine(f"{driver}://{sql.url().partition('://')[2].partition('?')[0]}", poolclass=NullPool)
+        async with opened(SQLAlchemyInbox(async_sessionmaker(engine))) as inbox:
+            await breaks_after(inbox, lambda session: session.execute(breaks), by_offsets=by_offsets)
+        await engine.dispose()
 
 
 @pytest.mark.parametrize("by_offsets", [False, True])

@@ -119,6 +119,15 @@ class TestOnPostgres(OnSQLAlchemy):
 
 
 @pytest.mark.nightly
+class TestOnPsycopg(OnSQLAlchemy):
+    """The statements of asyncpg, as psycopg wants them written."""
+
+    @pytest.fixture(autouse=True)
+    def _on(self, postgres: SharedServer) -> None:
+        self.url = f"postgresql+psycopg://postgres@127.0.0.1:{postgres.port}/postgres"
+
+
+@pytest.mark.nightly
 class TestOnMariaDB(OnSQLAlchemy):
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: SharedServer) -> None:
