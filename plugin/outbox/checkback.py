@@ -264,9 +264,7 @@ class CheckBack:
             await self._store.answered([answer for _, answer in decided])
             for prepared, answer in decided:
                 self._tell(prepared, answer)
-        for prepared, answer in told:
-            if answer.content is not None:
-                await self._store_content(prepared, answer)
+        await asyncio.gather(*(self._store_content(*each) for each in told if each[1].content is not None))
         return len(due)
 
     async def _store_content(self, prepared: Prepared, answer: CheckAnswer) -> None:
