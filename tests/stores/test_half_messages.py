@@ -17,7 +17,8 @@ from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
-from ackwise.middleware.storage.outbox import OutboxStore, RowState, TransactionOutcome
+from ackwise.middleware.storage.outbox import OutboxStore, Prepared, RowState, TransactionOutcome, Wait
+from ackwise.plugin.outbox.checkback import CheckBack
 from ackwise.plugin.outbox.halfmessages import LocalTransaction
 from ackwise.plugin.outbox.transactionalproducer import TransactionalProducer
 from ackwise.plugin.registry import open_outbox
@@ -227,6 +228,46 @@ async def test_a_later_connection_to_another_database_is_refused(shop: Shop) -> 
                 await tx.barrier(other)
         await shop.run(other, "ROLLBACK")
     assert await states(shop) == [RowState.LOCAL_ROLLBACK] * 2
+
+
+@pytest.mark.parametrize("shop", SHOPS, indirect=True)
+async def test_two_instances_are_given_different_contents_and_the_first_is_sent_whoever_asks(shop: Shop) -> None:
+    """Both ask at once: the lease of the first is over before its callback has answered."""
+    second_asks, first_answers = asyncio.Event(), asyncio.Event()
+
+    async def slow(half: Prepared) -> bytes:
+        second_asks.set()
+        await first_answers.wait()
+        return b"late"
+
+    async def quick(half: Prepared) -> Outgoing | Wait:
+        return Outgoing("paid", b"first" * 10_000, half.message.key, (("h", b"1"),))
+
+    async with _opened(shop.outbox_url) as outbox, _opened(shop.outbox_url) as other:
+        await outbox.prepare([Outgoing("bills", None, b"42", message_id="half")], "tx", producer_group="orders", first_check=0.0)
+        looks = [CheckBack(_Impatient(outbox), producer_group="orders", check=slow), CheckBack(other, producer_group="orders", check=quick)]
+        looking = asyncio.create_task(looks[0].look())
+        await second_asks.wait()
+        assert await looks[1].look() == 1
+        first_answers.set()
+        await looking
+        assert [each.counts.committed for each in looks] == [0, 1]
+        assert await outbox.decide("tx", TransactionOutcome.COMMIT) == 0
+        (row,) = await outbox.pending(dict.fromkeys(range(64), 0), limit=10)
+        assert row.message == Outgoing("paid", b"first" * 10_000, b"42", (("h", b"1"),), message_id="half")
+
+
+class _Impatient:
+    """An outbox whose half messages are due again at once."""
+
+    def __init__(self, store: OutboxStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:
+        return await self._store.due_checks(producer_group, limit=limit, lease=0.0)
 
 
 @pytest.mark.servers
