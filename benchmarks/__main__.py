@@ -2,7 +2,7 @@
 reconciliation.
 
 By themselves run the long ones: `python -m benchmarks.two_workers`, `benchmarks.concurrency`, `benchmarks.delays`, `benchmarks.outbox`,
-`benchmarks.cdc` and `benchmarks.kills`.
+`benchmarks.beside`, `benchmarks.cdc` and `benchmarks.kills`.
 """
 
 from __future__ import annotations
