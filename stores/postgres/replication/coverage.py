@@ -103,17 +103,41 @@ def look(publication: str, tables: Sequence[Table]) -> Steps[Seen]:
     return Seen(end, coverage, names)
 
 
-#: What a difference means, by its kind, the plainest first.
+#: What a difference means, by its kind, the plainest first: where it is gone, where it is new, and where it changed if that is another.
 _MEANS: Final = {
-    "table": "{table} was dropped, renamed, moved to another schema, made again or made unlogged",
-    "publication": "the publication {publication} was changed, dropped or made again",
-    "entry": "the entry of {who} in the publication {publication} was made, changed or dropped, or dropped and made again",
-    "schema": "the entry of the schema of {table} in the publication {publication} was made, dropped, or dropped and made again",
-    "place": "{table} was attached to a partitioned table, or detached from it",
-    "child": "{who} inherits from {table}, and the log names its rows by {who}: name it with --table, too",
-    "children": "{table} has or had a child that inherits from it, and the log names the child's rows by the child",
-    "partition": "{who} is a new partition beside what is read, and the log names its rows by {who}: name it with --table, too",
-    "identity": "the replica identity of {table} was changed",
+    "table": (
+        "{table} is gone: it was dropped, renamed, or moved to another schema",
+        "",
+        "{table} is another table than before: it was dropped or renamed, and made again, or it is unlogged",
+    ),
+    "publication": (
+        "the publication {publication} is gone",
+        "",
+        "the publication {publication} is another one than before: it was changed, or dropped and made again",
+    ),
+    "entry": (
+        "{who} was taken out of the publication {publication}",
+        "{who} was added to the publication {publication}, which had it in another way before",
+        "{who} was taken out of the publication {publication} and added again, or given a WHERE or a list of columns",
+    ),
+    "schema": (
+        "the schema of {table} was taken out of the publication {publication}",
+        "the schema of {table} was added to the publication {publication}, which had the table in another way before",
+        "the schema of {table} was taken out of the publication {publication} and added again",
+    ),
+    "place": (
+        "{table} was detached from what it was a partition of",
+        "{table} was attached to a partitioned table",
+        "{table} was detached from what it was a partition of, and attached again",
+    ),
+    "child": ("", "{who} inherits from {table}, and the log names its rows by {who}: name it with --table, too", ""),
+    "children": ("", "{table} has or had a child that inherits from it, and the log names the child's rows by the child", ""),
+    "partition": (
+        "",
+        "{who} was attached as a partition beside what is read, and the log names its rows by {who}: name it with --table, too",
+        "",
+    ),
+    "identity": ("", "", "the replica identity of {table} was changed"),
 }
 
 
@@ -133,9 +157,9 @@ def difference(before: Coverage, now: Seen, publication: str, tables: Sequence[T
                 return f"{earlier} was renamed to {quoted[name]}"
             continue
         changed = [key for key in was.keys() | is_now.keys() if was.get(key) != is_now.get(key) and not _adds(key, is_now.get(key))]
-        for kind, means in _MEANS.items():
+        for kind, (gone, new, other) in _MEANS.items():
             for key in sorted(key for key in changed if key.partition(" ")[0] == kind):
-                table = quoted.get(name, name)
+                table, means = quoted.get(name, name), gone if key not in is_now else new if key not in was else other or new
                 return means.format(table=table, publication=publication, who=now.names.get(key, table))
     return None
 

@@ -163,12 +163,10 @@ class PostgresChanges(LogChanges):
 
     def _uncovered(self, what: str) -> ChangesLost:
         """The error that ends the relay when `what`, a sentence, changed which rows are read."""
-        missing = (
-            "what the log does not have of it is missing in Kafka" if self._given else "rows that wait in the table are sent from there"
-        )
+        missing = "Changes that are in no log are missing in Kafka" if self._given else "Rows that wait in the table are sent from there"
         return ChangesLost(
-            f"{self.address}: {what}; the position in the log stays before it, and {missing}. "
-            "Put it right, then start once with --replace-lost-slot to read on"
+            f"{self.address}: {what}; the position in the log stays before it. {missing}. Put the table or the publication right, "
+            "then start once with --replace-lost-slot to read on"
         )
 
     def acknowledge(self, position: str) -> None:
