@@ -30,6 +30,7 @@ from ackwise.middleware.storage.outbox import (
     OutboxTransaction,
     Sent,
     TransactionOutcome,
+    UnreadableRow,
 )
 from ackwise.stores.conformance.outbox import BusinessConformance, OutboxConformance
 from ackwise.stores.mysql.outbox import MySQLOutbox, from_url
@@ -647,3 +648,44 @@ async def test_tables_are_made_by_any_number_at_once_and_a_newer_version_is_refu
     await shop.fetch("UPDATE o_schema SET version = 4")
     with pytest.raises(ConfigurationError, match="its outbox has version 4, and this Ackwise knows version 3 alone"):
         await outboxes[0].open()
+
+
+async def test_whatever_another_program_wrote_into_a_column_the_next_row_is_read_and_the_operator_is_shown_the_row(
+    shop: MySQLDatabase,
+) -> None:
+    outbox = MySQLOutbox(shop.url)
+    await outbox.open()
+    tokens = await outbox.own("relay", lease=60.0, share=SHARDS)
+    for spoiled in (
+        "topic = x'ff'",
+        "topic = ''",
+        "message_id = x'ff'",
+        "message_key = x'ff'",
+        "headers = REPEAT('[', 100000)",
+        "headers = '[[1, \"YQ==\"]]'",
+        "headers = '[[\"\\\\ud800\", null]]'",
+        "headers = ''",
+        "`partition` = -7",
+        "attempts = -1",
+        "size = -1",
+        "created = '0001-01-01'",
+        "created = '9999-12-31'",
+        "shard = -3",
+        "key_hash = -1",
+    ):
+        async with shop.connected() as connection, outbox.transaction(connection) as rows:
+            rows.add(Outgoing("orders", b"spoiled", b"a"))
+            rows.add(Outgoing("orders", b"next", b"b"))
+        await shop.fetch(f"UPDATE ackwise_outbox SET {spoiled} WHERE value = 'spoiled'")
+        found: list[bytes | None] = []
+        while b"next" not in found:
+            try:
+                found += [row.message.value for row in await outbox.pending(tokens, limit=10, block_key=False)]
+            except UnreadableRow as unreadable:
+                await outbox.failed([Failed(unreadable.id, unreadable.shard, str(unreadable), None)], tokens)
+        for parked in await outbox.parked():
+            "\n".join(map(str, parked)).encode()
+            await outbox.show(parked.id)
+        await outbox.holders()
+        await shop.fetch("DELETE FROM ackwise_outbox")
+    await outbox.close()
