@@ -3,7 +3,7 @@
     python -m benchmarks.beside [--rows 20000] [--seconds 600] [--behind 1000000] [--on postgresql mariadb sqlite] [--json]
 
 One real Kafka and one real database at a time on this machine, values of 200 bytes. *Drain*: a relay sends rows that are there, beside
-nothing, and beside a parked row with so many rows of its key behind it that were put aside before; as a share of an idempotent producer of
+nothing, and beside a parked row with a million rows of its key behind it that were put aside before; as a share of an idempotent producer of
 aiokafka that is given 500 messages at a time. *Latency*: rows are committed at 1,000 a second, from before the COMMIT to the
 acknowledgement; then the same with a row for a topic that does not exist every ten seconds. Read `docs/benchmarks.md` before you believe a
 figure.
@@ -177,7 +177,7 @@ class Bench:
             is_alone=True,
         )
         running = asyncio.create_task(relay.run(stop))
-        while not counts.shards and not running.done():  # noqa: ASYNC110  # it tells nobody
+        while not counts.shards and not running.done():  # noqa: ASYNC110  # it has no event
             await asyncio.sleep(0.001)
         try:
             yield counts
@@ -206,7 +206,7 @@ class Bench:
         await self.database.close(connection)
         async with self.relaying([]) as counts:
             begun = time.perf_counter()
-            while counts.sent < rows:  # noqa: ASYNC110  # a number tells nobody
+            while counts.sent < rows:  # noqa: ASYNC110  # a number has no event
                 await asyncio.sleep(0.001)
             return rows / (time.perf_counter() - begun)
 
@@ -220,7 +220,7 @@ class Bench:
         begun = time.perf_counter()
         await self.write(connection, 1)
         async with self.relaying([]) as counts:
-            while not counts.sent:  # noqa: ASYNC110  # a number tells nobody
+            while not counts.sent:  # noqa: ASYNC110  # a number has no event
                 await asyncio.sleep(0.01)
         await database.close(connection)
         return time.perf_counter() - begun
@@ -237,7 +237,7 @@ class Bench:
                 if missing and time.perf_counter() >= next_missing:
                     next_missing += _MISSING_EVERY
                     await self.write(other, 1, _MISSING)
-            while len(late) < int(seconds * _RATE):  # noqa: ASYNC110  # a list tells nobody
+            while len(late) < int(seconds * _RATE):  # noqa: ASYNC110  # a list has no event
                 await asyncio.sleep(0.01)
         await self.database.close(connection)
         await self.database.close(other)

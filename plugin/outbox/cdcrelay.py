@@ -209,7 +209,7 @@ class CdcSession:
             at = f", committed at {change_message.position}," if change_message.position else ""
             why = (
                 f"the log is held by message {change_message.message.message_id} to {change_message.message.topic}{at} which Kafka does "
-                f"not acknowledge ({failure.cause}): create the topic, or see to the brokers; what is behind it waits"
+                f"not acknowledge ({failure.cause}): create the topic, or check the brokers; what is behind it waits"
             )
         if why != self._held:
             with suppress(StoreUnavailable):

@@ -10,7 +10,7 @@ _MOST: Final = 100_000
 
 
 class IdRanges:
-    """Ids that were added, in so many ranges at most."""
+    """Ids that were added, in `most` ranges."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
