@@ -3,10 +3,10 @@
     python -m benchmarks.beside [--rows 20000] [--seconds 600] [--behind 1000000] [--on postgresql mariadb sqlite] [--json]
 
 One real Kafka and one real database at a time on this machine, values of 200 bytes. *Drain*: a relay sends rows that are there, beside
-nothing, and beside a parked row with a million rows of its key behind it that were put aside before; as a share of an idempotent producer of
-aiokafka that is given 500 messages at a time. *Latency*: rows are committed at 1,000 a second, from before the COMMIT to the
-acknowledgement; then the same with a row for a topic that does not exist every ten seconds. Read `docs/benchmarks.md` before you believe a
-figure.
+nothing, and beside a parked row with a million rows of its key behind it that were put aside before. The first is a share of what an
+idempotent producer of aiokafka does that is given 500 messages at a time. *Latency*: rows are committed at 1,000 a second, from before the
+COMMIT to the acknowledgement; then the same with a row for a topic that does not exist every ten seconds. Read `docs/benchmarks.md` before
+you believe a figure.
 """
 
 from __future__ import annotations
