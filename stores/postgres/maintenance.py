@@ -60,6 +60,16 @@ def require_durable(address: str) -> Steps[None]:
         )
 
 
+def require_readable(address: str) -> Steps[None]:
+    """Raise `ConfigurationError` if texts may be any bytes: one that is no UTF-8 would fail each statement that reads it."""
+    (found,) = yield [Statement("SHOW server_encoding")]
+    if found.rows[0][0] == "SQL_ASCII":
+        raise ConfigurationError(
+            f"{address}: the encoding of the database is SQL_ASCII, so a text may be any bytes, and one row that is no UTF-8 would stop "
+            "each read of the outbox; make the outbox in a database with the encoding UTF8"
+        )
+
+
 def require_rights(among: Sequence[str], address: str) -> Steps[None]:
     """Raise `ConfigurationError` if the user may not do with the tables `among` what every exchange or batch does."""
     if missing := (yield from missing_rights(among, "SELECT", "INSERT", "UPDATE")):

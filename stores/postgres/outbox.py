@@ -136,7 +136,8 @@ class Postgres(Dialect):
         return found
 
     def require_settings(self) -> Steps[None]:
-        return maintenance.require_durable(self._address)
+        yield from maintenance.require_durable(self._address)
+        yield from maintenance.require_readable(self._address)
 
     def may(self, right: str, table: str) -> Packet:
         return [Statement("SELECT has_table_privilege(to_regclass($1), $2)", (self.tables[table], right))]

@@ -41,6 +41,18 @@ async def test_what_is_no_connection_of_asyncpg_is_refused() -> None:
         await outbox.barrier(object(), "tx")
 
 
+async def test_a_database_whose_texts_may_be_any_bytes_is_refused(postgres_database: asyncpg.Connection, postgres: SharedServer) -> None:
+    name = f"bytes_{os.urandom(6).hex()}"
+    await postgres_database.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    outbox = from_url(f"postgresql://{USER}@127.0.0.1:{postgres.port}/{name}")
+    try:
+        with pytest.raises(ConfigurationError, match=r"the encoding of the database is SQL_ASCII, .* with the encoding UTF8"):
+            await outbox.open()
+    finally:
+        await outbox.close()
+        await postgres_database.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 async def test_a_worker_that_waited_while_another_made_the_tables_makes_no_index_again(postgres_url: str) -> None:
     create = layout(Tables("returning"), OUTBOX, "here").create  # a name that is a word of SQL
     connection = await asyncpg.connect(postgres_url)
