@@ -124,13 +124,13 @@ WORDS: Final = {
     "answered": "UPDATE {rows} {by_id} SET state = :state, checks = checks + :checks, next_at = {later again_in}, cause = {cause}"
     " WHERE id = :id AND state = {PREPARED}",
     # Whether an earlier row of the key holds it up: one that waits itself, is not due again yet, or is parked because it could not be sent.
-    # The first one is looked for, which an index finds among any number. One moment for the whole statement: a row that became due in the
-    # middle of it would be left out, and hold up nothing.
+    # The first one is looked for, which an index finds among any number; for MySQL the order has to name all columns of that index. One
+    # moment for the whole statement: a row that became due in the middle of it would be left out, and hold up nothing.
     "is_blocked": """
 coalesce((
     SELECT earlier.id FROM {rows} AS earlier {by_key} WHERE earlier.{holder} = r.key_hash AND {holds_up earlier} AND (earlier.behind
         OR earlier.state = {LOCAL_COMMIT} AND earlier.next_at > {instant} OR earlier.state = {MESSAGE_ERROR} AND :block_key)
-    ORDER BY earlier.id LIMIT 1
+    ORDER BY earlier.{holder}, earlier.id LIMIT 1
 ) < r.id, FALSE)""",
     "put_behind": "UPDATE {rows} AS r {by_id} SET behind = TRUE WHERE r.id {among ids} AND r.state = {LOCAL_COMMIT} AND NOT r.behind",
     # Each key is looked at once, however many rows wait: the next keys after one, with the first row of each that waits.
@@ -142,13 +142,15 @@ WITH RECURSIVE held (key_hash, place) AS (
         place + 1
     FROM held WHERE held.key_hash IS NOT NULL AND place < :keys
 ), firsts (key_hash, id) AS (
-    SELECT h.key_hash, (SELECT b.id FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} = h.key_hash ORDER BY b.id LIMIT 1)
+    SELECT h.key_hash, (
+        SELECT b.id FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} = h.key_hash ORDER BY b.{holder}, b.id LIMIT 1
+    )
     FROM held AS h WHERE h.key_hash IS NOT NULL
 )
 SELECT r.key_hash, r.id, {last_of r} FROM firsts AS r ORDER BY r.key_hash""",
     "last_of": """
 CASE WHEN NOT {is_blocked} THEN coalesce((
-    SELECT b.id FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} = {it}.key_hash ORDER BY b.id LIMIT 1 OFFSET 999
+    SELECT b.id FROM {rows} AS b {by_key} WHERE {is_behind b} AND b.{holder} = {it}.key_hash ORDER BY b.{holder}, b.id LIMIT 1 OFFSET 999
 ), 9223372036854775807) END""",
     "freed": "UPDATE {rows} AS r {by_key} SET behind = FALSE, next_at = {sooner}"
     " WHERE r.{holder} = :key_hash AND {is_behind r} AND r.id BETWEEN :first AND :last",
