@@ -129,11 +129,13 @@ class Postgres(Dialect):
 
     def pending(self, **seek: Any) -> Steps[Sequence[Sequence[Any]]]:
         """See `Dialect.pending`. The floor is looked for first, now and then."""
-        if self._floor.is_due(self._clock()):
+        now = self._clock()
+        if self._floor.is_due(now):
             self._floor.see(Seen(*(yield from self.read(self.say(_SEEN, floor=self._floor.id)))[0]))
-        found = yield from self.read(self.say("{pending}", **seek, floor=self._floor.id))
-        self._floor.highest = max((row[0] for row in found), default=self._floor.highest)
-        return found
+        above = self._floor.begin(now)
+        rows = yield from self.read(self.say("{pending}", **seek, floor=above))
+        self._floor.found([row[0] for row in rows], above)
+        return rows
 
     def require_settings(self) -> Steps[None]:
         yield from maintenance.require_durable(self._address)

@@ -16,7 +16,7 @@ from ackwise.stores.postgres.outbox import Postgres, PostgresOutbox
 
 def test_the_floor_moves_over_an_id_once_each_transaction_that_had_started_then_has_ended() -> None:
     low = Floor()
-    low.highest = 50
+    low.found([49, 50], above=0)
     low.see(Seen(oldest=7, next=10, lowest=None))
     assert low.id == 0
     low.see(Seen(oldest=9, next=12, lowest=None))
@@ -27,7 +27,7 @@ def test_the_floor_moves_over_an_id_once_each_transaction_that_had_started_then_
 
 def test_the_floor_stays_below_a_row_that_came_late_and_below_one_that_waits() -> None:
     low = Floor()
-    low.highest = 50
+    low.found([49, 50], above=0)
     low.see(Seen(oldest=7, next=10, lowest=None))
     low.see(Seen(oldest=10, next=12, lowest=31))
     assert low.id == 30
@@ -35,15 +35,22 @@ def test_the_floor_stays_below_a_row_that_came_late_and_below_one_that_waits() -
     assert low.id == 30
 
 
-def test_every_minute_all_rows_are_read() -> None:
+def test_every_minute_all_rows_are_read_and_the_floor_goes_below_what_is_found() -> None:
     low = Floor()
-    assert not low.is_due(0.0)
+    assert low.begin(0.0) == 0
     low.id = 50
-    assert not low.is_due(0.5)
-    assert low.is_due(1.0)
+    assert [low.begin(now) for now in (0.5, 59.0, 60.0, 61.0)] == [50, 50, 0, 50]
+    low.found([20, 70], above=50)
+    assert low.id == 50, "its turn came late, and it has its own index"
+    low.found([70], above=0)
     assert low.id == 50
-    assert not low.is_due(60.0)
-    assert low.id == 0
+    low.found([20, 70], above=0)
+    assert low.id == 19
+
+
+def test_a_higher_floor_is_looked_for_once_a_second() -> None:
+    low = Floor()
+    assert [low.is_due(now) for now in (0.0, 0.5, 1.0)] == [True, False, True]
 
 
 pytestmark = pytest.mark.servers
