@@ -135,7 +135,7 @@ class MemoryOutbox(Sends):
         self._last_id = 0
         self._wakes = Wakes()
         self._seen = 0
-        self.waits_behind = False
+        self.waits_behind = self.has_more = False
 
     async def open(self) -> None:
         """Nothing to connect to."""

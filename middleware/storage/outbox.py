@@ -386,6 +386,9 @@ class RelayStore(Protocol):
     waits_behind: bool
     """Whether a row may wait behind another one, as far as this object knows; then `free` is to be called after `sent`."""
 
+    has_more: bool
+    """Whether the last `pending` came to its bound before it came to the last row that waits behind another: then ask again."""
+
     async def free(self, *, block_key: bool = True) -> bool:
         """Let rows go on whose key has no earlier row any more that they wait for: a portion of them, the first of each key.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import AckwiseError, PublishRefused, StoreUnavailable
-from ackwise.middleware.log import Log, said
+from ackwise.middleware.log import Log
 from ackwise.middleware.message.keys import refuse_async
 from ackwise.middleware.message.outgoing import Acked, MessageSender, Outgoing, SendFailed
 from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, UnreadableChange
@@ -180,8 +180,9 @@ log = Log()
 #: Seconds that the shards are ours without word from us. The slot has one reader, so no other relay waits for them.
 _LEASE: Final = 30.0
 
-#: Rows that are read from the table at once, and parked rows that are read at once.
+#: Rows that are read from the table at once; and rows that failed, of which no payload is read.
 _ROWS: Final = 500
+_PAGE: Final = 10_000
 
 #: Every how many calls of `keep` the table is looked into in any case: a safety net for what the log and the deletions should report.
 _LOOK_EVERY: Final = 6
@@ -193,7 +194,7 @@ _MOST_UNDELETED: Final = 5_000
 _GATHER: Final = 0.02
 
 #: Seconds after which a row that the log told of is looked for again: the log reports a commit a moment before a statement sees it.
-_SEEN_AFTER: Final = (0.02, 0.2)
+_SEEN_AFTER: Final = (0.02, 0.2, 2.0)
 
 
 class OutboxRows:
@@ -282,21 +283,19 @@ class OutboxRows:
             except UnreadableRow as error:
                 self._unreadable.append(error)
             else:
-                return [ChangeMessage(row.message, "", row) for row in rows]
+                if rows or not self._store.has_more:
+                    return [ChangeMessage(row.message, "", row) for row in rows]
 
     async def _free(self) -> None:
-        """Let rows of the table go on that wait behind none any more. What fails is tried again by the next look."""
-        try:
-            while await self._store.free(block_key=self._blocks):
-                pass
-        except StoreUnavailable as error:
-            log.warning("rows behind sent ones not found", outbox=self._name, error=said(error))
+        """Let rows of the table go on that wait behind none any more; newer ones of their keys come after them, from the log."""
+        while await self._store.free(block_key=self._blocks):
+            pass
 
     async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
         """Another program wrote it so; nothing waits for it forever. Raises `UnreadableChange` if it is not in the table."""
         if unreadable.id in self._failed:
             return
-        if not await self._is_written(Failed(unreadable.id, unreadable.shard, str(unreadable), None)):
+        if not await self._written([Failed(unreadable.id, unreadable.shard, str(unreadable), None)]):
             raise UnreadableChange(
                 f"outbox {self._name}: {unreadable}; it is not in the table and can't be parked, and nothing behind it in the log is sent"
             )
@@ -328,20 +327,16 @@ class OutboxRows:
 
     async def _written(self, failures: Sequence[Failed]) -> set[int]:
         """Write failures down; return the ids of those that were there to be written."""
-        ids = {failure.id for failure in failures}
-        if await self._store.failed(failures, self._tokens) == len(ids):
-            return ids
-        await self._learn_failed()
-        return {failure.id for failure in failures if failure.id in self._failed or await self._is_written(failure)}
-
-    async def _is_written(self, failed: Failed) -> bool:
-        """Whether the row was there to be written."""
-        for delay in (*_SEEN_AFTER, None):
-            if await self._store.failed([failed], self._tokens):
-                return True
-            if delay is not None:
-                await asyncio.sleep(delay)
-        return False
+        written, left = set[int](), [*failures]
+        for delay in (0.0, *_SEEN_AFTER):
+            await asyncio.sleep(delay)
+            if count := await self._store.failed(left, self._tokens):
+                there = {failure.id for failure in left} if count == len(left) else {holder.id async for holder in self._holders()}
+                written |= {failure.id for failure in left if failure.id in there}
+                left = [failure for failure in left if failure.id not in there]
+            if not left:
+                break
+        return written
 
     async def sent(self, sent: Sequence[tuple[ChangeMessage, Acked]]) -> None:
         """Delete the rows, beside what is sent next. A row that is not there any more was deleted before.
@@ -419,17 +414,21 @@ class OutboxRows:
             # The log reports a commit a moment before a statement sees it: what was not there is asked for once more.
             self._unseen = new if deleted < len(done) else []
             for row in new:
-                del self._undeleted[row.id]
+                self._undeleted.pop(row.id, None)
 
     async def _learn_failed(self) -> None:
         """Which rows failed, and whose keys wait for them."""
         self._failed.clear()
         self._keys.clear()
+        async for holder in self._holders():
+            self._note(holder)
+
+    async def _holders(self) -> AsyncIterator[Holder]:
         after = 0
-        while page := await self._store.holders(limit=_ROWS, after=after):
+        while page := await self._store.holders(limit=_PAGE, after=after):
             after = page[-1].id
             for holder in page:
-                self._note(holder)
+                yield holder
 
     def _note(self, holder: Holder) -> None:
         self._failed.add(holder.id)

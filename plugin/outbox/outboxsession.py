@@ -156,7 +156,8 @@ class OutboxSession:
         that was taken out of its window is read again, before the later rows of its key.
         """
         tasks: set[asyncio.Task[Any]] = set()
-        ruling, settling, before, window = Ruling(), None, Window(), await self._read(())
+        ruling, settling, before = Ruling(), None, Window()
+        window = (await self._read(())).still(self._holding.tokens, ())
         has_sent = False
         try:
             while window.rows:
@@ -208,17 +209,17 @@ class OutboxSession:
                 await self._park_unreadable(error, tokens)
 
     async def _send(self, window: Window) -> Ruling:
-        self._require_lease()
+        self._require(window)
         answers = await self._around.send_size.send(
             self._sender,
             [row.message for row in window.rows],
-            may_go_on=lambda: not self._is_over(),
+            may_go_on=lambda: self._is_ours(window),
             brokers_answer=self._around.brokers_answer,
         )
         ruling = self._rule(window.rows, answers)
-        if ruling.failed and self._is_over():  # perhaps they were not tried for that
+        if ruling.failed and not self._is_ours(window):  # perhaps they were not tried for that
             self._around.memory.remember(row for row, _ in ruling.sent)
-            self._require_lease()
+            self._require(window)
         if ruling.may_be_outage and not await self._around.brokers_answer():
             self._note_outage(ruling)
             return Ruling()  # nothing of it is written down: an outage is not an attempt
@@ -226,12 +227,13 @@ class OutboxSession:
         self._around.memory.remember(row for row, _ in ruling.sent)
         return ruling
 
-    def _is_over(self) -> bool:
-        return self._holding.is_over(self._around.clock())
+    def _is_ours(self, window: Window) -> bool:
+        """Return whether the lease runs, and no shard of these rows was taken over."""
+        return not self._holding.is_over(self._around.clock()) and window.still(self._holding.tokens, ()) is window
 
-    def _require_lease(self) -> None:
-        if self._is_over():
-            raise LeaseOver(f"the lease of {len(self._holding.tokens)} shards ran out before it was renewed")
+    def _require(self, window: Window) -> None:
+        if not self._is_ours(window):
+            raise LeaseOver(f"the lease of {len(window.tokens)} shards ran out before it was renewed, or some of them were taken over")
 
     def _rule(self, rows: Sequence[OutboxRow], answers: Sequence[SendAnswer]) -> Ruling:
         return rule(rows, answers, max_attempts=self._policy.max_attempts, parked_blocks=self._policy.on_error == "block")

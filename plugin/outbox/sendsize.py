@@ -93,7 +93,10 @@ class SendSize:
             elif len(portion) > 1:
                 late, most = still + late, sending.size(portion) // 2
                 size = most if sending.acked else 1
-            elif (alone := alone + Counter([topic]))[topic] >= _ALONE:
+            elif (alone := alone + Counter([topic])).total() > _ALONE:  # it is not the size, whatever the topic
+                self._stuck.update(dict.fromkeys({topic, *map(sending.topic, late)}, self._clock() + _STUCK_FOR))
+                break
+            elif alone[topic] >= _ALONE:
                 self._stuck[topic] = self._clock() + _STUCK_FOR
                 late = [each for each in late if sending.topic(each) != topic]
         if has_succeeded:

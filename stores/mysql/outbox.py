@@ -67,10 +67,9 @@ WITH found AS (
     UNION ALL
     (%s AND next_at <= {now} ORDER BY id LIMIT :limit)
 ), seen AS (
-    SELECT r.id, r.size, r.key_hash IS NOT NULL AND {is_blocked} AS is_blocked
-    FROM (SELECT * FROM found ORDER BY id LIMIT :limit) AS r
-), summed AS (
-    SELECT id, is_blocked, SUM(IF(is_blocked, 0, size)) OVER (ORDER BY id) - IF(is_blocked, 0, size) AS before_it FROM seen
+    SELECT * FROM found ORDER BY id LIMIT :limit
+), {judged seen}, summed AS (
+    SELECT id, is_blocked, SUM(IF(is_blocked, 0, size)) OVER (ORDER BY id) - IF(is_blocked, 0, size) AS before_it FROM judged
 )
 SELECT r.id, r.shard, r.attempts, {ms r.created}, r.size, s.is_blocked, r.topic, IF(s.is_blocked, NULL, r.value), r.message_key, r.headers,
     r.`partition`, r.message_id

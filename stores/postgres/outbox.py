@@ -58,15 +58,15 @@ WHERE r.key_hash = f.k AND {is_behind r} AND r.id BETWEEN f.a AND f.z""",
     # only that were tried before, or whose turn came late. A row that is blocked is recognised without its value, and is put `behind` then:
     # it leaves the index that is read here, until what blocks it is sent.
     "due_rows": f"""(
-    SELECT id, shard, attempts, created, size::bigint, {MESSAGE}, key_hash IS NOT NULL AND {{is_blocked}} AS is_blocked FROM {{rows}} AS r
+    SELECT id, shard, attempts, created, size::bigint, {MESSAGE}, key_hash FROM {{rows}}
     WHERE state = {{LOCAL_COMMIT}} AND NOT behind AND {{it}} AND shard = ANY (:shards) AND (next_at IS NULL OR next_at <= {{instant}})
         AND id <> ALL (:under_way::bigint[]) AND (key_hash IS NULL OR key_hash <> ALL (:blocked::bigint[]))
     ORDER BY id LIMIT :limit)""",
     "pending": """
 WITH seen AS (
     SELECT * FROM ({due_rows id > :floor} UNION ALL {due_rows next_at IS NOT NULL AND id <= :floor}) AS found ORDER BY id LIMIT :limit
-), summed AS (
-    SELECT *, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id) - size AS before_it FROM seen
+), {judged seen}, summed AS (
+    SELECT *, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id) - size AS before_it FROM judged
 )
 SELECT id, shard, attempts, {ms created}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
     partition, message_id
@@ -81,7 +81,8 @@ ARRAY(SELECT s.shard FROM {shards} AS s JOIN unnest(:mine_shards::smallint[], :m
     " WHERE {of_mine}",
     "failed": """
 WITH mine AS MATERIALIZED (SELECT {mine FOR SHARE OF s} AS shards)
-UPDATE {rows} AS r SET attempts = attempts + 1, cause = f.cause, state = f.state, next_at = clock_timestamp() + f.again_in * interval '1 s'
+UPDATE {rows} AS r SET attempts = attempts + 1, cause = f.cause, state = f.state, behind = FALSE,
+    next_at = clock_timestamp() + f.again_in * interval '1 s'
 FROM mine, unnest(:id::bigint[], :cause::text[], :state::smallint[], :again_in::float8[]) AS f (id, cause, state, again_in)
 WHERE r.id = f.id AND r.state = {LOCAL_COMMIT} AND r.shard = ANY (mine.shards)""",
     # Those that another instance is being given are passed over.

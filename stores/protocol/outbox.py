@@ -438,6 +438,7 @@ class Buffer(Sending):
         self.has_written = False  #: whether rows of it went to the database
         self._closed = ""  #: why nothing is added any more
         self.connection: Any = None
+        self.around: Buffer | None = None  #: the block around this one, on any connection
         self.inner: Buffer | None = None  #: an open block inside this one, on the same connection
 
     def close(self, why: str = _CLOSED) -> None:
@@ -471,8 +472,10 @@ class Sends(Sending):
     def within(self, transaction: Buffer, connection: Any) -> Iterator[None]:
         """Until the block ends, `send` means `transaction`, which is on `connection`, and so does a block around it on that connection."""
         transaction.connection = connection
-        before = self._current.get()
-        outer = before if before is not None and before.connection is connection else None
+        before = transaction.around = self._current.get()
+        outer = before
+        while outer is not None and outer.connection is not connection:
+            outer = outer.around
         self._current.set(transaction)
         if outer is not None:
             outer.inner = transaction

@@ -18,7 +18,8 @@ Most statements differ in a few words, and are templates of the operations; wher
     {pending}  {put_behind}  {freed}      see `Relaying`
     {held}  {last_of firsts}              see `Dialect.held`
     {holder}  {is_behind alias}           the key of a row that others may wait behind; whether a row waits behind an earlier one of its key
-    {is_blocked}                          whether the row `r` waits for an earlier one of its key
+    {blocker}  {is_blocked}               the first row that later ones of the key of `r` wait for; whether `r` is one of these
+    {judged rows}                         a part of WITH: the rows with `is_blocked`
     {sooner}                              when a row is due that has an old id and is to be sent at once
     {deleted}  {kept blank}  {failed}     rows that were sent go, or stay without some columns; a failure is counted
     {due}  {answered}  {prepared}         see `Preparing`
@@ -117,7 +118,8 @@ WORDS: Final = {
     "deleted": "{deleting} WHERE r.id {among ids}" + _OF_MINE,
     "kept": "UPDATE {rows} AS r {by_id} SET state = {GLOBAL_COMMIT}, next_at = {later keep}, cause = NULL, key_hash = NULL{it}"
     " WHERE r.id {among ids}" + _OF_MINE,
-    "failed": "UPDATE {rows} AS r {by_id} SET attempts = attempts + 1, cause = {cause}, state = :state, next_at = {later again_in}"
+    "failed": "UPDATE {rows} AS r {by_id} SET attempts = attempts + 1, cause = {cause}, state = :state, behind = FALSE,"
+    " next_at = {later again_in}"
     " WHERE r.id = :id AND r.state = {LOCAL_COMMIT} AND r.shard = :shard AND :token = (SELECT token FROM {shards} WHERE shard = :shard)",
     "due": "SELECT id FROM {rows} {by_due} WHERE " + DUE,
     # Only the half message that is still open is changed: the first decision stands.
@@ -126,13 +128,25 @@ WORDS: Final = {
     # Whether an earlier row of the key holds it up: one that waits itself, is not due again yet, or is parked because it could not be sent.
     # The first one is looked for, which an index finds among any number; for MySQL the order has to name all columns of that index. One
     # moment for the whole statement: a row that became due in the middle of it would be left out, and hold up nothing.
-    "is_blocked": """
-coalesce((
+    "blocker": """(
     SELECT earlier.id FROM {rows} AS earlier {by_key} WHERE earlier.{holder} = r.key_hash AND {holds_up earlier} AND (earlier.behind
         OR earlier.state = {LOCAL_COMMIT} AND earlier.next_at > {instant} OR earlier.state = {MESSAGE_ERROR} AND :block_key)
     ORDER BY earlier.{holder}, earlier.id LIMIT 1
-) < r.id, FALSE)""",
-    "put_behind": "UPDATE {rows} AS r {by_id} SET behind = TRUE WHERE r.id {among ids} AND r.state = {LOCAL_COMMIT} AND NOT r.behind",
+)""",
+    "is_blocked": "coalesce({blocker} < r.id, FALSE)",
+    # The rows of `it`, each with whether it is blocked. It is looked for once for each key, however many of its rows there are.
+    "judged": """
+numbered AS (
+    SELECT {it}.*, key_hash IS NOT NULL AND row_number() OVER (PARTITION BY key_hash ORDER BY id) = 1 AS is_first FROM {it}
+), looked AS (
+    SELECT r.*, CASE WHEN is_first THEN {blocker} END AS blocked_by FROM numbered AS r
+), judged AS (
+    SELECT looked.*, key_hash IS NOT NULL AND coalesce(max(blocked_by) OVER (PARTITION BY key_hash) < id, FALSE) AS is_blocked
+    FROM looked
+)""",
+    # A row without the hash of its key, which another program wrote, waits for none.
+    "put_behind": "UPDATE {rows} AS r {by_id} SET behind = TRUE"
+    " WHERE r.id {among ids} AND r.state = {LOCAL_COMMIT} AND NOT r.behind AND r.key_hash IS NOT NULL",
     # Each key is looked at once, however many rows wait: the next keys after one, with the first row of each that waits.
     "held": """
 WITH RECURSIVE held (key_hash, place) AS (
@@ -291,6 +305,7 @@ class Operations(abc.ABC):
         self._seen = wakes.count  #: commits of this process before the last `pending`
         self._server_clock = LeaseClock()
         self.waits_behind = True  #: whether a row may wait behind another one, as far as is known here
+        self.has_more = False  #: whether the last `pending` ended although there may be more rows
         self._free_after = 0  #: the key that the last call of `free` came to
 
     def wake(self) -> None:

@@ -76,6 +76,8 @@ _LOOKS: Final = 6
 #: Keys that one call of `free` looks at; and of how many it lets rows go on in one transaction, 1,000 of each at most.
 _KEYS: Final = 1000
 _AT_ONCE: Final = 10
+#: Rows that one call of `free` lets go on, and a few more.
+_FREED: Final = 20_000
 
 
 class _Going(NamedTuple):
@@ -158,7 +160,7 @@ class Relaying(Operations):
         block_key: bool = True,
     ) -> Steps[list[OutboxRow]]:
         """See `RelayStore.pending`. What is found blocked is put behind and not read again, so nothing that comes after it is slowed."""
-        self._seen = self._wakes.count
+        self._seen, self.has_more = self._wakes.count, False
         if not shards:
             return []
         seek = {"shards": sorted(shards), "blocked": [key_hash(topic, key) for topic, key in blocked], "block_key": block_key}
@@ -178,22 +180,25 @@ class Relaying(Operations):
             size += sum(len(row.message.value or b"") for row in rows)
             left_out += [row.id for row in rows]
         else:
-            self._seen -= 1  # there may be more, so that the next wait for rows ends at once
+            self.has_more = True
+            self._seen -= 1  # the next wait for rows ends at once
         return given
 
     @asked(repeats=True)
     def free(self, *, block_key: bool = True) -> Steps[bool]:
         """See `RelayStore.free`. With `block_key` a parked row is one to wait behind."""
         found = yield from self._sql.held(self._free_after, _KEYS, block_key)
-        going = [_Going(key, first, last) for key, first, last in found if last is not None]
-        for start in range(0, len(going), _AT_ONCE):
-            yield from self._sql.write(*self._sql.each("{freed}", going[start : start + _AT_ONCE]))
-        if going:
-            self.wake()
+        going, freed = [_Going(key, first, last) for key, first, last in found if last is not None], 0
         self.waits_behind = bool(found) or self._free_after > 0
-        is_last = len(found) < _KEYS
-        self._free_after = 0 if is_last else found[-1][0]
-        return not is_last
+        self._free_after = found[-1][0] if len(found) == _KEYS else 0
+        while going and freed < _FREED:
+            some, going = going[:_AT_ONCE], going[_AT_ONCE:]
+            freed += changed((yield from self._sql.write(*self._sql.each("{freed}", some))))
+        if going:
+            self._free_after = going[0].key_hash - 1
+        if freed:
+            self.wake()
+        return self._free_after > 0
 
     @asked(repeats=True)
     def hold(self, ids: Collection[int]) -> Steps[set[int]]:
@@ -339,7 +344,7 @@ class Preparing(Operations):
     def save(self, messages: Sequence[Outgoing]) -> Steps[None]:
         """See `PreparedStore.save`. Not repeated by itself: rows could be there twice."""
         if rows := [columns_of(message) for message in messages]:
-            half = {"state": RowState.LOCAL_COMMIT, "tx_id": "", "producer_group": "", "barrier_in": "", "first_check": 0.0}
+            half = {"state": RowState.LOCAL_COMMIT, "tx_id": "", "producer_group": "", "barrier_in": "", "first_check": None}
             yield from self._sql.prepare(rows, half)
             self.wake()
 

@@ -48,14 +48,14 @@ WHERE (shard, token) IN (SELECT json_extract(value, '$[0]'), json_extract(value,
     # columns are read last, of few rows.
     "pending": """
 WITH seen AS (
-    SELECT id, size, key_hash IS NOT NULL AND {is_blocked} AS is_blocked
-    FROM {rows} AS r INDEXED BY ackwise_outbox_to_send
+    SELECT id, size, key_hash
+    FROM {rows} INDEXED BY ackwise_outbox_to_send
     WHERE state = {LOCAL_COMMIT} AND NOT behind AND shard {among shards} AND (next_at IS NULL OR next_at <= :now)
         AND NOT id {among under_way} AND (key_hash IS NULL OR NOT key_hash {among blocked})
     ORDER BY id LIMIT :limit
-), summed AS (
+), {judged seen}, summed AS (
     SELECT id, is_blocked, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING)
-        - CASE WHEN is_blocked THEN 0 ELSE size END AS before_it FROM seen
+        - CASE WHEN is_blocked THEN 0 ELSE size END AS before_it FROM judged
 )
 SELECT r.id, shard, attempts, {ms created}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
     partition, message_id

@@ -121,7 +121,7 @@ class Store:
         self.calls: Counter[str] = Counter()
         self.waits: list[float] = []
         self.under_way: list[Collection[int]] = []
-        self.waits_behind = False
+        self.waits_behind = self.has_more = False
 
     async def _call(self, call: str, *arguments: Any, **options: Any) -> Any:
         self.calls[call] += 1

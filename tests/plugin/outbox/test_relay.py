@@ -19,6 +19,7 @@ from ackwise.middleware.message.outgoing import Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.storage.outbox import SHARDS, OutboxRow, Sent
 from ackwise.plugin.consumer.workerstate import OutboxCounts
 from ackwise.plugin.outbox import outboxrelay, outboxsession
+from ackwise.plugin.outbox.outboxwindow import Holding
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +89,32 @@ async def test_a_look_for_rows_behind_others_that_fails_ends_no_session(caplog: 
             await desk.until(lambda: store.calls["free"] > seen)  # noqa: B023  # it is called at once
     assert len(desk.senders) == 1
     assert fields(caplog, "rows behind sent ones not found") == [{"outbox": "shop", "error": "StoreUnavailable: it takes too long"}]
+
+
+async def test_a_window_stops_between_two_sends_if_a_shard_of_it_was_taken_over() -> None:
+    desk = Desk()
+    store = Store(desk.book)
+    relay = desk.relay(store)
+    relay._around.send_size._most = 2  # a row or two at once
+    desk.book.add(*(Outgoing("orders", b"%d" % number, b"k") for number in range(5)))
+    sender = Sender(desk.log, lambda message: None, lambda: None)
+    sender.is_open = True
+    session = outboxsession.OutboxSession(store, sender, relay._around)
+    await session._own(SHARDS)
+    window = await session._read(())
+    session._holding = Holding.renewed(session._holding.tokens, asked_at=0.0, lease=15.0, is_short=False, hurry=1.0)
+    send = sender.send_many
+
+    async def taken(messages: Sequence[Outgoing], **how: bool) -> list[SendAnswer]:
+        answers = await send(messages, **how)
+        left = {shard: token for shard, token in session._holding.tokens.items() if shard != window.rows[0].shard}
+        session._holding = Holding.renewed(left, asked_at=0.0, lease=15.0, is_short=False, hurry=1.0)
+        return answers
+
+    sender.send_many = taken  # type: ignore[method-assign]
+    with pytest.raises(outboxsession.LeaseOver, match="some of them were taken over"):
+        await session._send(window)
+    assert 0 < len(desk.log.messages) < 5
 
 
 async def test_rows_behind_one_are_looked_for_once_it_was_deleted() -> None:

@@ -272,3 +272,21 @@ async def test_over_a_real_client_and_a_slow_link_large_rows_of_many_partitions_
         found = await size.send(sender, messages, may_go_on=lambda: True, brokers_answer=answers)
     assert [answer for answer in found if not isinstance(answer, Acked)] == []
     await sender.stop()
+
+
+async def test_many_silent_topics_cost_a_few_time_outs_and_not_two_each() -> None:
+    clock = Clock()
+
+    def judge(company: Sequence[Outgoing], message: Outgoing) -> SendFailed | None:
+        if message.topic == "orders":
+            return None
+        clock.now += 10.0 / sum(each.topic != "orders" for each in company)
+        return lost()
+
+    brokers, began = Brokers(judge), clock.now
+    silent = [message for number in range(20) for message in messages_of(f"silent-{number}", 4)]
+    sizes = SendSize("shop", clock)
+    for _ in range(3):
+        await sizes.send(brokers, [*silent, *messages_of("orders", 5)], may_go_on=lambda: True, brokers_answer=brokers.answer)
+    assert {message.topic for message in brokers.written} == {"orders"}
+    assert clock.now - began < 100.0

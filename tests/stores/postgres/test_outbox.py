@@ -304,6 +304,22 @@ async def test_rows_whose_first_one_was_deleted_by_hand_are_found_by_the_next_lo
     assert await values(outbox) == [b"%d" % number for number in range(1, 10)]
 
 
+async def test_the_parked_rows_of_a_key_are_looked_through_once_for_all_its_new_rows(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    """With `on_error="skip"` a key may have many parked rows, none of which holds up another."""
+    shards = await outbox.own("a", lease=60.0, share=64)
+    await postgres_database.execute(
+        "INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, size, state, attempts)"
+        " SELECT n::text, 0, 'orders', 'k', 7, 0, CASE WHEN n <= 2000 THEN 5 ELSE 2 END, CASE WHEN n <= 2000 THEN 1 ELSE 0 END"
+        " FROM generate_series(1, 2100) AS n"
+    )
+    assert len(await outbox.pending(shards, limit=100, block_key=False)) == 100
+    read = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'ackwise_outbox'"
+    await until(lambda: postgres_database.fetchval(read))
+    assert await postgres_database.fetchval(read) < 20_000
+
+
 async def test_a_portion_of_the_rows_behind_one_goes_on_at_a_time(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
     async with outbox.transaction(postgres_database) as transaction:
         for number in range(2500):

@@ -141,6 +141,7 @@ async def test_one_look_for_rows_takes_a_bounded_time_however_many_are_blocked_a
     outbox = Scripted(Behind(lambda: 100.0), WITH=blocked, then=blocked)
     assert await outbox.pending({0: 1}, limit=10) == []
     assert outbox.script.asked.count("WITH") == 6
+    assert outbox.has_more
     async with asyncio.timeout(1.0):
         await outbox.wait_for_rows(3600.0)
 
@@ -185,6 +186,14 @@ async def test_relays_are_woken_by_what_may_be_sent_now_and_by_nothing_else() ->
         assert outbox._wakes.count == 2 * woken
     await outbox.requeue([1])
     assert outbox._wakes.count == 3
+
+
+async def test_one_call_lets_a_bounded_number_of_rows_go_on_and_the_next_one_takes_up_the_next_key() -> None:
+    outbox = Scripted(Behind(lambda: 100.0), **{"{held}": Answer([(key, 1, 2) for key in range(1, 101)]), "{freed}": Answer(changed=1000)})
+    assert await outbox.free()
+    assert outbox.script.asked.count("{freed}") == 20
+    assert outbox._free_after == 20
+    assert outbox.waits_behind
 
 
 async def test_rows_are_requeued_by_id_in_portions_up_to_the_last_that_was_parked_when_it_began() -> None:

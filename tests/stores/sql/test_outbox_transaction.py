@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from ackwise.middleware.errors import AckwiseError, StoreUnavailable, TransactionAborted
-from ackwise.stores.protocol.outbox import RowColumns, Sends
+from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.stores.protocol.outbox import Buffer, RowColumns, Sends
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run_now
 from ackwise.stores.sql.outboxwriting import Block, Business, Writes, transaction
 
@@ -153,3 +154,14 @@ def test_a_block_needs_no_event_loop() -> None:
     now.send(block.commit())
     assert block.commits
     assert now.sent == ["BEGIN", "SAVEPOINT", "INSERT", "RELEASE", "COMMIT"]
+
+
+def test_a_block_on_a_connection_takes_the_rows_of_each_block_around_it_on_that_connection() -> None:
+    sends, (first, other, last) = Sends(), (Buffer(), Buffer(), Buffer())
+    with sends.within(first, "a"), sends.within(other, "b"), sends.within(last, "a"):
+        first.add(Outgoing("orders", b"1"))
+        sends.send("orders", b"2")
+        other.add(Outgoing("orders", b"3"))
+    assert [[row.value for row in buffer.rows] for buffer in (first, other, last)] == [[], [b"3"], [b"1", b"2"]]
+    first.add(Outgoing("orders", b"4"))
+    assert len(first.rows) == 1

@@ -37,6 +37,18 @@ async def test_a_connection_to_another_file_is_told_so(tmp_path: Path) -> None:
         await outbox.close()
 
 
+async def test_a_row_without_the_hash_of_its_key_which_another_program_wrote_waits_for_none(tmp_path: Path) -> None:
+    outbox = SQLiteOutbox(tmp_path / "shop.db")
+    await outbox.open()
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
+        connection.execute(
+            "INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, size, created) VALUES ('x', 0, 'orders', x'6b', 0, 0)"
+        )
+    assert await outbox.hold([1]) == {1}
+    assert [row.id for row in await outbox.pending({0: 0}, limit=10)] == [1]
+    await outbox.close()
+
+
 async def test_a_second_relay_is_refused_though_another_name_leads_to_the_file(tmp_path: Path) -> None:
     outbox, other = SQLiteOutbox(tmp_path / "shop.db"), SQLiteOutbox(tmp_path / "link.db")
     await outbox.open()

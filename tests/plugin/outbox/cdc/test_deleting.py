@@ -126,3 +126,44 @@ async def test_only_a_row_that_kafka_refused_holds_its_key_and_not_one_that_no_c
     await desk.route.waiting()
     assert [row.attempts for row in await desk.store.parked()] == [0, 1]
     assert [change_message.message.key for change_message in await desk.route.unheld(change_messages[1:])] == [b"a"]
+
+
+async def test_nothing_is_sent_from_the_log_while_it_is_unknown_which_rows_wait_in_the_table(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(**_: object) -> bool:
+        raise StoreUnavailable("it takes too long")
+
+    desk.store.gate.set()
+    monkeypatch.setattr(desk.store, "free", unavailable)
+    with pytest.raises(StoreUnavailable, match="too long"):
+        await desk.route.waiting()
+
+
+async def test_the_table_is_read_on_until_no_row_is_left_though_a_read_came_to_its_bound(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.store.gate.set()
+    async with desk.store.transaction() as transaction:
+        transaction.add(Outgoing("orders", b"1"))
+    read, reads = desk.store.pending, [True, True, False]
+
+    async def bounded(*given: object, **how: object) -> object:
+        desk.store.has_more = reads.pop(0)
+        return [] if desk.store.has_more else await read(*given, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(desk.store, "pending", bounded)
+    assert [change_message.message.value for change_message in await desk.route.waiting()] == [b"1"]
+
+
+async def test_a_look_for_rows_that_are_in_no_table_waits_once_for_all(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    async def nothing(failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
+        asked.append(len(failures))
+        return 0
+
+    monkeypatch.setattr(cdcroutes, "_SEEN_AFTER", (0.0, 0.0))
+    monkeypatch.setattr(desk.store, "failed", nothing)
+    assert await desk.route._written([Failed(number, 0, "no such topic", 1.0) for number in range(50)]) == set()
+    assert asked == [50, 50, 50]
