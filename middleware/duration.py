@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from decimal import Decimal
 from typing import Any
@@ -32,6 +33,20 @@ def parse_duration(value: float | str, *, what: str = "duration") -> float:
             f"{what} is {shown(value, repr)}; it must be from 0 to 100 years: a number of seconds, or a text such as '30s'"
         )
     return float(seconds)
+
+
+def parse_instant(at: datetime.datetime | float, *, what: str = "at") -> float:
+    """Epoch seconds of `at`, an aware datetime or epoch seconds. Raises `ConfigurationError`, naming `what`, for anything else."""
+    match at:
+        case datetime.datetime():
+            if at.tzinfo is None:
+                raise ConfigurationError(
+                    f"{what} is {at.isoformat()} without a time zone; give an aware datetime, such as datetime.now(UTC) + …"
+                )
+            return at.timestamp()
+        case int() | float() if not isinstance(at, bool) and at >= 0:
+            return float(at)
+    raise ConfigurationError(f"{what} is {at!r}; give an aware datetime, or seconds since the epoch")
 
 
 def format_duration(seconds: float) -> str:

@@ -54,6 +54,7 @@ class EventCode(enum.IntEnum):
     OUTBOX_REQUEUED = 43
     OUTBOX_CHECKED = 44
     RELAY_POSITION = 45
+    OUTBOX_EXPIRED = 46
 
 
 OUTGOING: Final = frozenset(
@@ -66,6 +67,7 @@ OUTGOING: Final = frozenset(
         EventCode.OUTBOX_REQUEUED,
         EventCode.OUTBOX_CHECKED,
         EventCode.RELAY_POSITION,
+        EventCode.OUTBOX_EXPIRED,
     }
 )
 """The codes of the producer side. `dedup_key` is the message id; none of them is about a message that the group consumes."""

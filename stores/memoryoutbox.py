@@ -14,6 +14,7 @@ from ackwise.middleware.storage.outbox import (
     FIRST_CHECK,
     MOST_BYTES,
     SHARDS,
+    Begun,
     CheckAnswer,
     Failed,
     HalfMessage,
@@ -27,6 +28,7 @@ from ackwise.middleware.storage.outbox import (
     TransactionOutcome,
     shard_of,
 )
+from ackwise.middleware.storage.rowtime import AT_ONCE, Timing
 from ackwise.stores.protocol.options import OUTBOX
 from ackwise.stores.protocol.outbox import (
     BARRIERS_KEPT,
@@ -85,13 +87,10 @@ class MemoryOutboxTransaction(Buffer):
         super().__init__()
         self._outbox, self._connection = outbox, connection
 
-    def add(self, message: Outgoing) -> str:
-        if self.inner is not None:
-            return self.inner.add(message)
-        super().add(message)
+    def _put(self, message: Outgoing, timing: Timing) -> None:
+        super()._put(message, timing)
         self.written(1)
-        self._connection.do(lambda: self._outbox._insert(message, RowState.LOCAL_COMMIT))
-        return message.message_id
+        self._connection.do(lambda: self._outbox._insert(message, RowState.LOCAL_COMMIT, timing))
 
     async def flush(self) -> None:
         """Nothing is left to write."""
@@ -110,10 +109,20 @@ class _Row:
     tx_id: str = ""
     producer_group: str = ""
     barrier_in: str = ""
+    timing: Timing = AT_ONCE
 
     @property
     def key(self) -> tuple[str, bytes] | None:
-        return None if self.message.key is None else (self.message.topic, self.message.key)
+        """What it has an order with."""
+        return None if self.message.key is None or self.timing.due is not None else (self.message.topic, self.message.key)
+
+    def is_expired(self, now: float) -> bool:
+        return self.timing.expires is not None and self.timing.expires <= now
+
+    def begin(self, now: float) -> None:
+        """It is to be sent from `now` on: its times count from here."""
+        due, expires = (now - time if time is not None and time < 0 else time for time in self.timing)
+        self.timing, self.next_at = Timing(self.timing.due, expires), due
 
 
 class MemoryOutbox(Sends):
@@ -219,7 +228,8 @@ class MemoryOutbox(Sends):
                 break
             shard = shard_of(row.message)
             if shard in shards and row.id not in under_way:
-                given.append(OutboxRow(row.id, shard, row.message, row.attempts, int(row.created * 1000)))
+                times = row.timing.due is not None, row.timing.expires is not None
+                given.append(OutboxRow(row.id, shard, row.message, row.attempts, int(row.created * 1000), *times))
                 size += columns_of(row.message).size
         return given
 
@@ -242,6 +252,21 @@ class MemoryOutbox(Sends):
             row.state = RowState.MESSAGE_ERROR if failure.again_in is None else RowState.LOCAL_COMMIT
         return len(mine)
 
+    async def begin(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Begun:
+        mine, now = self._mine(rows, shards), self._clock()
+        expired = {row.id for row in mine if row.is_expired(now)}
+        for row in mine:
+            if row.id not in expired:
+                row.timing = row.timing._replace(expires=None)
+        return Begun({row.id for row in mine} - expired, expired)
+
+    async def expire(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+        now = self._clock()
+        expired = [row for row in self._mine(rows, shards) if row.is_expired(now)]
+        for row in expired:
+            row.state, row.next_at, row.cause = RowState.EXPIRED, now, "expired"
+        return len(expired)
+
     async def free(self, *, block_key: bool = True) -> bool:
         """Do nothing: no row has a mark, and `pending` looks at all."""
         return False
@@ -254,10 +279,10 @@ class MemoryOutbox(Sends):
         self._require_open()
         states = RowState.LOCAL_COMMIT, RowState.MESSAGE_ERROR
         found = [row for row in self._rows.values() if row.state in states and row.attempts > 0 and row.id > after]
-        return [Holder(row.id, row.message.topic, row.message.key, row.state is states[1]) for row in found[:limit]]
+        return [Holder(row.id, row.message.topic, row.key and row.key[1], row.state is states[1]) for row in found[:limit]]
 
-    async def wait_for_rows(self, at_most: float) -> None:
-        await self._wakes.begin(self._seen).wait(at_most)
+    async def wait_for_rows(self, at_most: float) -> bool:
+        return await self._wakes.begin(self._seen).wait(at_most)
 
     async def next_due(self, shards: Mapping[int, int]) -> float | None:
         now = self._clock()
@@ -298,12 +323,19 @@ class MemoryOutbox(Sends):
         return outcomes[outcome]
 
     async def prepare(
-        self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
+        self,
+        messages: Sequence[Outgoing],
+        tx_id: str,
+        *,
+        producer_group: str,
+        barrier_in: str = "",
+        first_check: float = FIRST_CHECK,
+        timing: Timing = AT_ONCE,
     ) -> None:
         self._require_open()
         for message in messages:
             columns_of(message)  # refuses what no database takes
-            row = self._insert(message, RowState.PREPARED)
+            row = self._insert(message, RowState.PREPARED, timing)
             row.next_at, row.tx_id = self._clock() + first_check, tx_id
             row.producer_group, row.barrier_in = producer_group, barrier_in
 
@@ -337,7 +369,17 @@ class MemoryOutbox(Sends):
         for row in due:
             row.next_at = now + lease
         return sorted(
-            Prepared(row.id, row.message, row.tx_id, row.checks, int(row.created * 1000), row.producer_group, row.barrier_in) for row in due
+            Prepared(
+                row.id,
+                row.message,
+                row.tx_id,
+                row.checks,
+                int(row.created * 1000),
+                row.producer_group,
+                row.barrier_in,
+                row.timing.due is not None,
+            )
+            for row in due
         )
 
     async def answered(self, answers: Sequence[CheckAnswer]) -> int:
@@ -353,7 +395,10 @@ class MemoryOutbox(Sends):
                 columns_of(answer.content)  # refuses what no database takes
                 row.message = answer.content
             is_open = row.state in (RowState.PREPARED, RowState.MESSAGE_ERROR)
-            row.next_at = self._clock() + (answer.again_in or 0.0) if is_open else None
+            if is_open:
+                row.next_at = self._clock() + (answer.again_in or 0.0)
+            else:
+                row.begin(self._clock())
         if any(answer.outcome is TransactionOutcome.COMMIT for answer in answers) and changed:
             self.wake()
         return changed
@@ -362,7 +407,8 @@ class MemoryOutbox(Sends):
 
     async def status(self) -> OutboxStatus:
         self._require_open()
-        waiting, prepared, parked = map(self._in, (RowState.LOCAL_COMMIT, RowState.PREPARED, RowState.MESSAGE_ERROR))
+        sendable, prepared, parked = map(self._in, (RowState.LOCAL_COMMIT, RowState.PREPARED, RowState.MESSAGE_ERROR))
+        waiting = [row for row in sendable if row.timing.due is None]
         owners = {owner: sum(shard.owner == owner for shard in self._shards) for owner in sorted(self._leases) if self._is_alive(owner)}
         return OutboxStatus(
             *(len(waiting), self._age(waiting)),
@@ -370,11 +416,17 @@ class MemoryOutbox(Sends):
             *(len(parked), self._age(parked)),
             owners,
             self._kind,
+            len(sendable) - len(waiting),
+            len(self._in(RowState.EXPIRED)),
         )
 
     async def parked(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
         self._require_open()
         return [_parked(row) for row in self._in(RowState.MESSAGE_ERROR) if row.id > after][:limit]
+
+    async def expired(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
+        self._require_open()
+        return [_parked(row) for row in self._in(RowState.EXPIRED) if row.id > after][:limit]
 
     async def show(self, row: int) -> Parked | None:
         found = [_parked(one, whole=True) for one in self._in(RowState.MESSAGE_ERROR) if one.id == row]
@@ -394,7 +446,11 @@ class MemoryOutbox(Sends):
         self._require_open()
         found = [row for row in self._in(RowState.MESSAGE_ERROR) if rows is None or row.id in rows]
         for row in found:
-            row.state, row.attempts, row.checks, row.next_at, row.cause = RowState.LOCAL_COMMIT, 0, 0, None, ""
+            if row.attempts == 0:  # a half message, which is committed by this
+                row.begin(self._clock())
+            else:
+                row.next_at = None
+            row.state, row.attempts, row.checks, row.cause = RowState.LOCAL_COMMIT, 0, 0, ""
         if found:
             self.wake()
         return len(found)
@@ -410,6 +466,7 @@ class MemoryOutbox(Sends):
         """Forget what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
         now, needed = self._clock(), {row.tx_id for row in self._in(RowState.PREPARED)}
         ids = [row.id for row in self._in(RowState.LOCAL_ROLLBACK) if row.created < now - self.keeping.retention]
+        ids += [row.id for row in self._in(RowState.EXPIRED) if (row.next_at or 0.0) < now - self.keeping.retention]
         ids += [row.id for row in self._in(RowState.GLOBAL_COMMIT) if (row.next_at or 0.0) < now]
         if self.keeping.parked is not None:
             ids += [row.id for row in self._in(RowState.MESSAGE_ERROR) if (row.next_at or row.created) < now - self.keeping.parked]
@@ -423,9 +480,11 @@ class MemoryOutbox(Sends):
             del self._barriers[tx_id]
         return len(ids) + len(barriers)
 
-    def _insert(self, message: Outgoing, state: RowState) -> _Row:
+    def _insert(self, message: Outgoing, state: RowState, timing: Timing = AT_ONCE) -> _Row:
         self._last_id += 1
-        row = self._rows[self._last_id] = _Row(self._last_id, message, state, self._clock())
+        row = self._rows[self._last_id] = _Row(self._last_id, message, state, self._clock(), timing=timing)
+        if state is RowState.LOCAL_COMMIT:
+            row.begin(row.created)
         return row
 
     def _in(self, state: RowState) -> list[_Row]:

@@ -28,6 +28,7 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.rowtime import AT_ONCE, At, Delay, Expires, Timing
 
 #: Shards of an outbox. A relay owns whole shards, so all rows of a key have one sender, and their order is kept.
 SHARDS: Final = 64
@@ -40,7 +41,7 @@ MAX_CHECKS: Final = 15
 
 
 class RowState(enum.IntEnum):
-    """The state of a row. LOCAL_ROLLBACK and GLOBAL_COMMIT are terminal."""
+    """The state of a row. LOCAL_ROLLBACK, GLOBAL_COMMIT and EXPIRED are terminal. RocketMQ has all but the last."""
 
     UNKNOWN = 0
     """Never of our row: the answer of a check-back that can't decide now."""
@@ -54,6 +55,8 @@ class RowState(enum.IntEnum):
     """The broker has acknowledged it."""
     MESSAGE_ERROR = 5
     """Parked: refused for good, or its attempts or checks are used up. `requeue` makes it LOCAL_COMMIT."""
+    EXPIRED = 6
+    """Its time was over before a send of it started: never sent."""
 
 
 def shard_of(message: Outgoing) -> int:
@@ -97,6 +100,10 @@ class OutboxRow(NamedTuple):
     """How often sending it has failed."""
     created_ms: int
     """Epoch milliseconds of the database's clock at the insert."""
+    is_delayed: bool = False
+    """It was given a time, so it is outside of the order of its key."""
+    expires: bool = False
+    """It may have expired by the time that it is sent: see `RelayStore.begin`."""
 
 
 class Sent(NamedTuple):
@@ -114,6 +121,15 @@ class Failed(NamedTuple):
     cause: str
     """One sentence, without anything of the payload."""
     again_in: float | None
+
+
+class Begun(NamedTuple):
+    """What `RelayStore.begin` says of rows; one that is in neither is not ours any more."""
+
+    may_go: Collection[int] = ()
+    """They may be sent now, and never expire from now on."""
+    expired: Collection[int] = ()
+    """Their time was over before; `expire` writes it down."""
 
 
 class Holder(NamedTuple):
@@ -162,6 +178,8 @@ class Prepared(NamedTuple):
     producer_group: str
     barrier_in: str
     """The `database_id` of the database where its local transaction inserts a barrier; empty if only a callback can answer."""
+    is_delayed: bool = False
+    """It is sent some time after the commit."""
 
 
 class HalfMessage(NamedTuple):
@@ -241,6 +259,10 @@ class OutboxStatus:
     """Relays whose lease is alive, with the number of their shards."""
     relay_kind: str | None = None
     """What sends the rows: `"table"`, `"cdc"`, or `None` before the first relay."""
+    delayed: int = 0
+    """Rows in LOCAL_COMMIT that were given a time; they are not among those that wait."""
+    expired: int = 0
+    """Rows in EXPIRED that were not cleaned up yet."""
 
 
 def next_check(checks: int, *, limit: int = MAX_CHECKS, every: float = NEXT_CHECK) -> float | None:
@@ -260,10 +282,12 @@ def retry_delay(attempts: int, *, rng: random.Random | None = None) -> float:
 class OutboxTransaction(Protocol):
     """What is to be sent if the transaction that it belongs to commits."""
 
-    def add(self, message: Outgoing) -> str:
+    def add(self, message: Outgoing, *, delay: Delay = None, at: At = None, expires: Expires = None) -> str:
         """Put `message` among the rows of this transaction, in the order of the calls; returns its message id.
 
-        Raises `TransactionAborted` once the transaction has ended, and `ConfigurationError` for what no row can hold.
+        With `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) it is sent then, by the database's
+        clock, outside of the order of its key. If no send of it has started by `expires` (as `delay`, or an aware datetime) it is never
+        sent. Raises `TransactionAborted` once the transaction has ended, and `ConfigurationError` for what no row can hold.
         """
         ...
 
@@ -276,6 +300,9 @@ class OutboxTransaction(Protocol):
         headers: Headers = (),
         partition: int | None = None,
         message_id: str | None = None,
+        delay: Delay = None,
+        at: At = None,
+        expires: Expires = None,
     ) -> str:
         """`add` of an `Outgoing` made of this; without a `message_id` it gets a new one, which is returned."""
         ...
@@ -312,6 +339,9 @@ class Outbox(Protocol):
         headers: Headers = (),
         partition: int | None = None,
         message_id: str | None = None,
+        delay: Delay = None,
+        at: At = None,
+        expires: Expires = None,
     ) -> str:
         """`OutboxTransaction.send` of the innermost `transaction` of this outbox around the call. Raises `TransactionAborted` outside."""
         ...
@@ -383,6 +413,14 @@ class RelayStore(Protocol):
         """Write down failures; returns how many. A parked row is MESSAGE_ERROR."""
         ...
 
+    async def begin(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Begun:
+        """Sends of these rows, which may expire, are about to start: take their expiry away from those whose time is not over."""
+        ...
+
+    async def expire(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+        """Make EXPIRED of those whose time is over, and no send of which has started; returns how many."""
+        ...
+
     waits_behind: bool
     """Whether a row may wait behind another one, as far as this object knows; then `free` is to be called after `sent`."""
 
@@ -401,9 +439,11 @@ class RelayStore(Protocol):
         """Let rows wait behind an earlier one of their key; returns the ids of those that are there to be sent."""
         ...
 
-    async def wait_for_rows(self, at_most: float) -> None:
-        """Return when rows may have come since `pending` was last called, or after `at_most` seconds: a commit in this process,
-        a notification of the database."""
+    async def wait_for_rows(self, at_most: float) -> bool:
+        """Return True when rows may have come since `pending` was last called: a commit in this process, a notification of the database.
+
+        Return False after `at_most` seconds.
+        """
         ...
 
     async def holders(self, *, limit: int = 500, after: int = 0) -> list[Holder]:
@@ -411,7 +451,7 @@ class RelayStore(Protocol):
         ...
 
     async def next_due(self, shards: Mapping[int, int]) -> float | None:
-        """Seconds until the next row of `shards` is due again after a failure; `None` if none waits."""
+        """Seconds until the next row of `shards` is due, again after a failure or by its own time; `None` if none waits."""
         ...
 
 
@@ -441,9 +481,16 @@ class PreparedStore(BarrierStore, Protocol):
     """Half messages: rows whose local transaction is open."""
 
     async def prepare(
-        self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
+        self,
+        messages: Sequence[Outgoing],
+        tx_id: str,
+        *,
+        producer_group: str,
+        barrier_in: str = "",
+        first_check: float = FIRST_CHECK,
+        timing: Timing = AT_ONCE,
     ) -> None:
-        """Write rows in PREPARED, in their own transaction."""
+        """Write rows in PREPARED, in their own transaction. The `timing` is that of all, and counts from their COMMIT."""
         ...
 
     async def save(self, messages: Sequence[Outgoing]) -> None:
@@ -491,6 +538,10 @@ class OutboxStore(Outbox, RelayStore, PreparedStore, Protocol):
 
     async def parked(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
         """Rows in MESSAGE_ERROR by id, from above `after`."""
+        ...
+
+    async def expired(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
+        """Rows in EXPIRED by id, from above `after`."""
         ...
 
     async def show(self, row: int) -> Parked | None:

@@ -95,26 +95,29 @@ def show_list(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 100,
     after: Annotated[int, typer.Option(min=0, help="Only rows with a higher number.")] = 0,
     prepared: Annotated[bool, typer.Option("--prepared", help="List the half messages instead, whose transaction is open.")] = False,
+    expired: Annotated[bool, typer.Option("--expired", help="List the rows instead that expired unsent.")] = False,
     as_json: _AsJson = False,
 ) -> None:
     """List the parked rows, which are not sent until they are requeued. No payload is shown.
 
-    Exit code 0: no row is parked, or --prepared is given. 1: rows are parked. 2: the database can't be reached.
+    Exit code 0: no row is parked, or --prepared or --expired is given. 1: rows are parked. 2: the database can't be reached.
     """
     name, store = _found(url)
     if prepared:
         _show_prepared(name, wait_for(_open_and(store, lambda: store.prepared(limit=limit, after=after))), as_json)
         return
-    rows = wait_for(_open_and(store, lambda: store.parked(limit=limit, after=after)))
+    what = "expired" if expired else "parked"
+    ask = store.expired if expired else store.parked
+    rows = wait_for(_open_and(store, lambda: ask(limit=limit, after=after)))
     if as_json:
-        typer.echo(json.dumps({"outbox": name, "parked": [_row_facts(row) for row in rows]}))
+        typer.echo(json.dumps({"outbox": name, what: [_row_facts(row) for row in rows]}))
     elif not rows:
-        to_stdout().print("no row is parked")
+        to_stdout().print(f"no row is {what}")
     else:
         columns = "row", "topic", "message id", "attempts", "checks", "cause"
         cells = [(row.id, row.topic, row.message_id, row.attempts, row.checks, row.cause) for row in rows]
         to_stdout().print(shown(Table("", columns, cells), _CELL))
-    raise typer.Exit(int(bool(rows)))
+    raise typer.Exit(int(bool(rows) and not expired))
 
 
 def show(
@@ -274,6 +277,8 @@ def _facts(found: OutboxStatus) -> dict[str, Any]:
         "waiting": found.waiting,
         "prepared": found.prepared,
         "parked": found.parked,
+        "delayed": found.delayed,
+        "expired": found.expired,
         **{name: None if age is None else round(age, 3) for name, age in ages.items()},
         "relays": dict(found.owners),
         "relay_kind": found.relay_kind,
@@ -283,8 +288,10 @@ def _facts(found: OutboxStatus) -> dict[str, Any]:
 def _print_status(name: str, found: OutboxStatus, alone: bool) -> None:
     cells = [
         ("waiting to be sent", found.waiting, _age(found.oldest)),
+        ("waiting for their time", found.delayed, _age(None)),
         ("prepared, their transaction is open", found.prepared, _age(found.oldest_prepared)),
         ("parked", found.parked, _age(found.oldest_parked)),
+        ("expired unsent", found.expired, _age(None)),
     ]
     to_stdout().print(f"[bold]{escape(name)}[/bold]", shown(Table("", ("rows", "number", "oldest"), cells)))
     if found.owners:

@@ -33,6 +33,7 @@ class OutboxCounts:
     sent: int = 0  #: acknowledged and deleted
     failed: int = 0  #: failures that are tried again
     parked: int = 0  #: rows that became MESSAGE_ERROR here
+    expired: int = 0  #: rows that became EXPIRED here
     taken_over: int = 0  #: acknowledged here, after another relay had taken over their shard: it sends them again
     lag: float = 0.0  #: seconds: age of the oldest row when rows were last read, 0 once none waited
     brokers_away: bool = False  #: no broker answered when rows were last sent

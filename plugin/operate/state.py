@@ -44,6 +44,7 @@ class OutboxState:
     sent: int
     failed: int
     parked_here: int
+    expired: int
     taken_over: int
     brokers_away: bool
     lag: float

@@ -46,6 +46,7 @@ class CdcCounts:
         self.sent = 0
         self.transactions = 0
         self.parked = 0
+        self.expired = 0
         self.position: str | None = None
         self.status: SourceStatus | None = None
         """As of the last heartbeat."""
@@ -103,9 +104,7 @@ class CdcSession:
             except StoreUnavailable as error:
                 if self._throttle.is_due("beat"):
                     log.warning("heartbeat of change data capture failed", slot=self._source.name, error=said(error), retry_in=_BEAT)
-            due = await self._route.keep()
-            if due is not None and due < _BEAT:
-                asyncio.get_running_loop().call_later(due, self._look.set)
+            self._look_in(await self._route.keep())
             await asyncio.sleep(_BEAT)
 
     async def _first(self, reading: asyncio.Task[Sequence[Change | Committed]]) -> bool:
@@ -167,11 +166,29 @@ class CdcSession:
         self._look.clear()
         since_ms = (await self._source.status()).now_ms
         while change_messages := await self._route.waiting():
-            if not await self._send(change_messages):
+            if not await self._send(await self._begun(change_messages)):
                 return False
             if all(change_message.row is not None and change_message.row.created_ms > since_ms for change_message in change_messages):
                 break
+        self._look_in(await self._route.due())
         return True
+
+    def _look_in(self, seconds: float | None) -> None:
+        """Look into the table then, unless that is so late that it is asked for again before."""
+        if seconds is not None and seconds < _BEAT:
+            asyncio.get_running_loop().call_later(max(0.0, seconds), self._look.set)
+
+    async def _begun(self, waiting: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
+        """Return those that may be sent. The events of those that have expired are durable before that is written down."""
+        may_go, expired = await self._route.begun(waiting)
+        if expired:
+            for change_message in expired:
+                self._record(EventCode.OUTBOX_EXPIRED, change_message, None)
+            if self._sink is not None:
+                await self._sink.flush()
+            await self._route.expire(expired)
+            self._counts.expired += len(expired)
+        return may_go
 
     def _look_again(self) -> None:
         """The log reports a commit a moment before a query sees it: look again soon, and later."""

@@ -21,7 +21,7 @@ from ackwise.middleware.storage.changes import Change, Operation, SourceBusy, Un
 from ackwise.middleware.storage.outbox import SHARDS, Failed, Holder, OutboxRow, OutboxStore, RowState, Sent, UnreadableRow
 from ackwise.middleware.usercode import Returned, Stops, called, class_name, close_coroutine, is_a, where_raised
 from ackwise.plugin.outbox.idranges import IdRanges
-from ackwise.plugin.outbox.outboxwindow import failure_of
+from ackwise.plugin.outbox.outboxwindow import failure_of, key_of
 from ackwise.plugin.outbox.readsize import ReadSize
 
 
@@ -76,6 +76,17 @@ class Route(Protocol):
     async def waiting(self) -> Sequence[ChangeMessage]:
         """Return a part of the rows that wait in the table; empty once all were returned and sent."""
         ...
+
+    async def due(self) -> float | None:
+        """Return the seconds until the next row of the table is due; `None` if none waits for its time."""
+        ...
+
+    async def begun(self, waiting: Sequence[ChangeMessage]) -> tuple[Sequence[ChangeMessage], Sequence[ChangeMessage]]:
+        """Those of the table's rows that may be sent now, and never expire from now on; and those whose time was over before."""
+        ...
+
+    async def expire(self, expired: Sequence[ChangeMessage]) -> None:
+        """The events of these are durable: they are never sent."""
 
     async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
         """Those that may be sent; the others wait in the table behind an earlier row of their key."""
@@ -148,6 +159,17 @@ class MappedRows:
     async def waiting(self) -> Sequence[ChangeMessage]:
         """Return nothing: rows from before the slot are not sent."""
         return ()
+
+    async def due(self) -> float | None:
+        """There is no table to look into."""
+        return None
+
+    async def begun(self, waiting: Sequence[ChangeMessage]) -> tuple[Sequence[ChangeMessage], Sequence[ChangeMessage]]:
+        """All of them."""
+        return waiting, ()
+
+    async def expire(self, expired: Sequence[ChangeMessage]) -> None:
+        """Do nothing: no change expires."""
 
     async def unheld(self, change_messages: Sequence[ChangeMessage]) -> Sequence[ChangeMessage]:
         """All of them."""
@@ -224,6 +246,7 @@ class OutboxRows:
         self._deleting: asyncio.Task[None] | None = None
         self._keeps = 0
         self._read_size = ReadSize(name)
+        self._awaited: dict[int, Sent] = {}  #: rows that expire, and that the log told of
         self._unreadable: list[UnreadableRow] = []  #: what the log told of and is not parked yet
 
     async def open(self) -> None:
@@ -249,7 +272,7 @@ class OutboxRows:
             raise SourceBusy(f"another relay owns {SHARDS - len(self._tokens)} of the {SHARDS} shards of the outbox {self._name}")
 
     def judge(self, change: Change) -> Verdict:
-        """An insert to be sent is sent from the log; an update that lets a row go is looked up in the table."""
+        """An insert to be sent is sent from the log; a row with a time, and one that an update lets go, are looked up in the table."""
         row: Any = change.row
         if change.operation is Operation.UPDATE:
             lets_go = row["state"] == RowState.LOCAL_COMMIT and row["attempts"] == 0 and not row["behind"]
@@ -261,7 +284,9 @@ class OutboxRows:
             return Aside.TABLE
         if row is None or row.id in self._failed or row.id in self._swept:
             return Aside.NOTHING
-        return ChangeMessage(row.message, change.position, row)
+        if row.expires and not row.is_delayed:
+            self._awaited[row.id] = Sent(row.id, row.shard)
+        return Aside.TABLE if row.is_delayed or row.expires else ChangeMessage(row.message, change.position, row)
 
     async def waiting(self) -> Sequence[ChangeMessage]:
         """The next rows of the table that are due, by id.
@@ -272,6 +297,7 @@ class OutboxRows:
         await self._delete()
         await self._free()
         await self._learn_failed()
+        await self._await_visible()
         while True:
             while self._unreadable:
                 await self._park_unreadable(self._unreadable[0])
@@ -285,6 +311,36 @@ class OutboxRows:
             else:
                 if rows or not self._store.has_more:
                     return [ChangeMessage(row.message, "", row) for row in rows]
+
+    async def _await_visible(self) -> None:
+        """Begin the rows that expire and that the log told of, once a statement sees them: the next rows of their keys go after them."""
+        for delay in (*_SEEN_AFTER, 0.0):
+            if not self._awaited:
+                return
+            begun = await self._store.begin(list(self._awaited.values()), self._tokens)
+            for id in (*begun.may_go, *begun.expired):
+                self._awaited.pop(id, None)
+            if self._awaited:
+                await asyncio.sleep(delay)
+        self._awaited.clear()  # they were sent before
+
+    async def due(self) -> float | None:
+        """See `Route.due`; it is also asked for when a row that failed is due again."""
+        return await self._store.next_due(self._tokens)
+
+    async def begun(self, waiting: Sequence[ChangeMessage]) -> tuple[Sequence[ChangeMessage], Sequence[ChangeMessage]]:
+        """See `Route.begun`."""
+        if not (timed := _sent_of(waiting)):
+            return waiting, ()
+        begun = await self._store.begin(timed, self._tokens)
+        may_go = [each for each in waiting if each.row is None or not each.row.expires or each.row.id in begun.may_go]
+        return may_go, [each for each in waiting if each.row is not None and each.row.id in begun.expired]
+
+    async def expire(self, expired: Sequence[ChangeMessage]) -> None:
+        """See `Route.expire`."""
+        if await self._store.expire(_sent_of(expired), self._tokens):
+            row = next(row for _, _, row in expired if row is not None)
+            log.warning("outbox rows expired unsent", outbox=self._name, rows=len(expired), row=row.id, topic=row.message.topic)
 
     async def _free(self) -> None:
         """Let rows of the table go on that wait behind none any more; newer ones of their keys come after them, from the log."""
@@ -437,4 +493,9 @@ class OutboxRows:
             self._keys[key] = min(holder.id, self._keys.get(key, holder.id))
 
     def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
-        return None if row is None or row.message.key is None else (row.message.topic, row.message.key)
+        return None if row is None else key_of(row)
+
+
+def _sent_of(change_messages: Sequence[ChangeMessage]) -> list[Sent]:
+    """The rows that may expire."""
+    return [Sent(row.id, row.shard) for _, _, row in change_messages if row is not None and row.expires]

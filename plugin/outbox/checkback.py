@@ -324,6 +324,8 @@ class CheckBack:
             case _:
                 self.counts.unknown += 1
         reported = answer.outcome.value if answer.counts else "wait"
+        if prepared.is_delayed and answer.outcome is TransactionOutcome.COMMIT:
+            reported = "delayed"  # committed, and not late yet
         sent = prepared if answer.content is None else prepared._replace(message=answer.content)
         self._record(EventCode.OUTBOX_CHECKED, sent, {"answer": reported, "checks": prepared.checks + answer.counts})
 

@@ -21,6 +21,7 @@ from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.outbox import BarrierStore, PreparedStore, RowState, TransactionOutcome
+from ackwise.middleware.storage.rowtime import AT_ONCE, Timing
 
 
 class Barriers:
@@ -159,8 +160,10 @@ class HalfMessages:
         self._sink = sink
 
     @asynccontextmanager
-    async def prepare(self, messages: Sequence[Outgoing], *, first_check: float | str | None = None) -> AsyncIterator[LocalTransaction]:
-        """Write `messages` as half messages, let the block be the local transaction, then decide about them.
+    async def prepare(
+        self, messages: Sequence[Outgoing], *, first_check: float | str | None = None, timing: Timing = AT_ONCE
+    ) -> AsyncIterator[LocalTransaction]:
+        """Write `messages` as half messages, let the block be the local transaction, then decide about them. `timing` is that of all.
 
         Raises what the block raises, `TransactionAborted` if it ended well and its database says that it rolled back, and
         `StoreUnavailable` if they could not be written: then the block has not started.
@@ -172,13 +175,14 @@ class HalfMessages:
             producer_group=self._group,
             barrier_in="" if self._barriers is None else await self._barriers.database_id(),
             first_check=self._first_check if first_check is None else parse_duration(first_check, what="first_check"),
+            timing=timing,
         )
         try:
             yield transaction
         except BaseException:
-            await self._conclude(transaction, messages, raised=True)
+            await self._conclude(transaction, messages, raised=True, timing=timing)
             raise
-        await self._conclude(transaction, messages, raised=False)
+        await self._conclude(transaction, messages, raised=False, timing=timing)
         transaction.require_commit()
         if transaction.lacks_barrier:
             raise ConfigurationError(
@@ -187,16 +191,18 @@ class HalfMessages:
                 "TransactionalProducer a check callback instead"
             )
 
-    async def _conclude(self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool) -> None:
+    async def _conclude(self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool, timing: Timing) -> None:
         """Decide; a cancellation meanwhile takes effect after that."""
-        concluding = asyncio.ensure_future(self._decide(transaction, messages, raised=raised))
+        concluding = asyncio.ensure_future(self._decide(transaction, messages, raised=raised, timing=timing))
         try:
             transaction.ended = await asyncio.shield(concluding)
         except asyncio.CancelledError:
             await asyncio.wait({concluding})
             raise
 
-    async def _decide(self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool) -> TransactionOutcome:
+    async def _decide(
+        self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool, timing: Timing
+    ) -> TransactionOutcome:
         """Never raises: the local transaction has ended, and what can't be known or written down now is found out by the check-back."""
         try:
             async with asyncio.timeout(_CONCLUDE):
@@ -204,7 +210,7 @@ class HalfMessages:
                 if outcome is TransactionOutcome.UNKNOWN:
                     return outcome
                 changed = await self._store.decide(transaction.id, outcome)
-                if changed and outcome is TransactionOutcome.COMMIT:
+                if changed and outcome is TransactionOutcome.COMMIT and timing.due is None:  # a delayed one is not late yet
                     self._tell_stored(transaction, messages)
                 return outcome if changed == len(messages) else await self._decided_before(transaction, outcome)
         except (Unavailable, TimeoutError) as error:

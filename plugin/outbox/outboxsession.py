@@ -90,7 +90,7 @@ class OutboxSession:
         self._first_pause = float(self._policy.poll) if getattr(store, "notifies", False) else _FIRST_PAUSE
         self._pause = self._first_pause
         self._outages = 0
-        self._may_wait = True  #: whether a row may be due again before anything else happens; it may have failed elsewhere
+        self._may_wait = True  #: whether a row may be due before anything else happens: it failed, or is delayed; also elsewhere
 
     async def relay(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then what is being sent has been deleted, or stays. Raises whatever ends it."""
@@ -186,7 +186,8 @@ class OutboxSession:
         under_way = tuple(row.id for window in windows for row in window.rows)
         rows = await self._pending(tokens, stopped, under_way)
         if rows or not under_way:
-            self._around.counts.lag = max(0.0, self._around.wall() - rows[0].created_ms / 1000) if rows else 0.0
+            first = next((row for row in rows if not row.is_delayed), None)
+            self._around.counts.lag = 0.0 if first is None else max(0.0, self._around.wall() - first.created_ms / 1000)
         if known := [row for row in rows if self._around.memory.has(row)]:
             rows = [row for row in rows if not self._around.memory.has(row)]
             await self._delete(known, tokens)
@@ -209,14 +210,17 @@ class OutboxSession:
                 await self._park_unreadable(error, tokens)
 
     async def _send(self, window: Window) -> Ruling:
+        rows = await self._begun(window)
         self._require(window)
+        if not rows:
+            return Ruling()
         answers = await self._around.send_size.send(
             self._sender,
-            [row.message for row in window.rows],
+            [row.message for row in rows],
             may_go_on=lambda: self._is_ours(window),
             brokers_answer=self._around.brokers_answer,
         )
-        ruling = self._rule(window.rows, answers)
+        ruling = self._rule(rows, answers)
         if ruling.failed and not self._is_ours(window):  # perhaps they were not tried for that
             self._around.memory.remember(row for row, _ in ruling.sent)
             self._require(window)
@@ -230,6 +234,25 @@ class OutboxSession:
     def _is_ours(self, window: Window) -> bool:
         """Return whether the lease runs, and no shard of these rows was taken over."""
         return not self._holding.is_over(self._around.clock()) and window.still(self._holding.tokens, ()) is window
+
+    async def _begun(self, window: Window) -> Sequence[OutboxRow]:
+        """Return the rows that may be sent now. Who may expire is begun first: what is given to the client never expires afterwards."""
+        if not (timed := [Sent(row.id, row.shard) for row in window.rows if row.expires]):
+            return window.rows
+        begun = await self._store.begin(timed, window.tokens)
+        if expired := [row for row in window.rows if row.id in begun.expired]:
+            await self._expire(expired, window.tokens)
+        return [row for row in window.rows if not row.expires or row.id in begun.may_go]
+
+    async def _expire(self, rows: Sequence[OutboxRow], tokens: Mapping[int, int]) -> None:
+        for row in rows:
+            self._record(EventCode.OUTBOX_EXPIRED, row, None)
+        if self._around.sink is not None:
+            await self._around.sink.flush()  # an event that is lost would leave a row that looks lost
+        expired = await self._store.expire([Sent(row.id, row.shard) for row in rows], tokens)
+        self._around.counts.expired += expired
+        if expired:
+            log.warning("outbox rows expired unsent", outbox=self._around.name, rows=expired, row=rows[0].id, topic=rows[0].message.topic)
 
     def _require(self, window: Window) -> None:
         if not self._is_ours(window):
@@ -356,11 +379,12 @@ class OutboxSession:
             await until(stop, asyncio.sleep(min(_LONGEST_REST, retry_delay(self._outages))), grace=0.0)
             return
         until_own = max(0.0, self._holding.renew_at - self._around.clock())
-        await until(stop, self._store.wait_for_rows(min(self._pause, until_own, await self._until_due())), grace=0.0)
+        woken = await until(stop, self._store.wait_for_rows(min(self._pause, until_own, await self._until_due())), grace=0.0)
+        self._may_wait |= woken == (True,)  # what has come may be delayed
         self._pause = min(2 * self._pause, float(self._policy.poll))
 
     async def _until_due(self) -> float:
-        """Seconds until a row that failed is due again: no notification wakes a relay for it."""
+        """Seconds until a row is due, again or by its own time: no notification wakes a relay for it."""
         if not self._may_wait:
             return float("inf")
         due = await self._store.next_due(self._holding.tokens)

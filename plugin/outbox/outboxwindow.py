@@ -124,20 +124,23 @@ class Ruling:
 
 
 def key_of(row: OutboxRow) -> Key | None:
-    """The key that `row` has an order with; `None` if it has none."""
+    """The key that `row` has an order with; `None` if it has none, as one that was delayed."""
     message = row.message
-    return None if message.key is None else (message.topic, message.key)
+    return None if message.key is None or row.is_delayed else (message.topic, message.key)
 
 
 def rule(
     rows: Sequence[OutboxRow], answers: Sequence[SendAnswer], *, max_attempts: int, parked_blocks: bool, rng: random.Random | None = None
 ) -> Ruling:
     """Rule on the `rows` by their `answers`. With `parked_blocks`, a row that is parked stops its key."""
-    ruling, parked = Ruling(), set[Key]()
+    ruling, parked, loose = Ruling(), set[Key](), set[Key]()
     for row, answer in zip(rows, answers, strict=True):
         key = key_of(row)
         if key in ruling.stopped or (key in parked and isinstance(answer, SendFailed)):
             ruling.behind.append(row)
+        elif isinstance(answer, SendFailed) and key in loose and not _was_tried(answer):  # for a delayed one, which it need not wait for
+            ruling.behind.append(row)
+            ruling.stopped.add(key)
         elif isinstance(answer, Acked):
             ruling.sent.append((row, answer))
         else:
@@ -145,6 +148,8 @@ def rule(
             ruling.failed.append((row, answer, failure))
             if key is not None:
                 (parked if failure.again_in is None and not parked_blocks else ruling.stopped).add(key)
+            elif row.message.key is not None:
+                loose.add((row.message.topic, row.message.key))
     return ruling
 
 

@@ -16,6 +16,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.message.outgoing import Outgoing, outgoing_of
 from ackwise.middleware.policies.policies import Outbox
 from ackwise.middleware.storage.outbox import FIRST_CHECK, MAX_CHECKS, NEXT_CHECK, BarrierStore, OutboxStore, TransactionOutcome
+from ackwise.middleware.storage.rowtime import At, Delay, Expires, timing_of
 from ackwise.plugin.consumer.workerstate import CheckCounts
 from ackwise.plugin.handlers.decoder import is_async, name_of
 from ackwise.plugin.outbox.checkback import Check, CheckBack, CheckSchedule
@@ -148,20 +149,35 @@ class TransactionalProducer:
         return self._check_back.counts
 
     def prepare(
-        self, messages: Outgoing | Sequence[Outgoing], *, first_check: float | str | None = None
+        self,
+        messages: Outgoing | Sequence[Outgoing],
+        *,
+        first_check: float | str | None = None,
+        delay: Delay = None,
+        at: At = None,
+        expires: Expires = None,
     ) -> AbstractAsyncContextManager[LocalTransaction]:
         """Make `messages` durable, let the block be the local transaction, and decide about them when it ends.
 
         What the block raises is raised. A block that ended well and has not committed, as its database says, sends nothing and raises
         `TransactionAborted`. An end that is not known, such as a connection that was lost during COMMIT, is left to the check-back, which
-        comes after `first_check`. Raises `StoreUnavailable` if the messages can't be made durable, and `ConfigurationError` if one is no
+        comes after `first_check`. `delay`, `at` and `expires` are as for a row of an outbox, and count from the commit. Raises
+        `StoreUnavailable` if the messages can't be made durable, and `ConfigurationError` if one is no
         `Outgoing`; then the block has not started.
         """
         self._require_running()
-        return self._half_messages.prepare([messages] if isinstance(messages, Outgoing) else outgoing_of(messages), first_check=first_check)
+        given, timing = [messages] if isinstance(messages, Outgoing) else outgoing_of(messages), timing_of(delay, at, expires)
+        return self._half_messages.prepare(given, first_check=first_check, timing=timing)
 
     async def send_in_transaction(
-        self, messages: Outgoing | Sequence[Outgoing], local: Local, *, first_check: float | str | None = None
+        self,
+        messages: Outgoing | Sequence[Outgoing],
+        local: Local,
+        *,
+        first_check: float | str | None = None,
+        delay: Delay = None,
+        at: At = None,
+        expires: Expires = None,
     ) -> TransactionOutcome:
         """`prepare` around a call of `local`, as RocketMQ's `sendMessageInTransaction`; returns how the local transaction ended.
 
@@ -169,7 +185,7 @@ class TransactionalProducer:
         raise, and `ConfigurationError` for one that can't be awaited.
         """
         _refuse_plain_function(local)
-        async with self.prepare(messages, first_check=first_check) as transaction:
+        async with self.prepare(messages, first_check=first_check, delay=delay, at=at, expires=expires) as transaction:
             working: Any = local(transaction)
             if not inspect.isawaitable(working):
                 raise ConfigurationError(_NO_COROUTINE.format(found=f"returned {type(working).__name__}"))

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pydantic_core
 
-from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.duration import parse_duration, parse_instant
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.message import Headers
 from ackwise.middleware.message.outgoing import Outgoing, new_message_id, refuse_own_headers
@@ -24,18 +24,7 @@ def due_of(delay: float | str | None, at: datetime.datetime | float | None, now:
         raise ConfigurationError("delay= and at= were both given; give one of them")
     if delay is not None:
         return round((now + parse_duration(delay, what="delay")) * 1000)
-    match at:
-        case None:
-            return None
-        case datetime.datetime():
-            if at.tzinfo is None:
-                raise ConfigurationError(
-                    f"at is {at.isoformat()} without a time zone; give an aware datetime, such as datetime.now(UTC) + …"
-                )
-            return round(at.timestamp() * 1000)
-        case int() | float() if not isinstance(at, bool) and at >= 0:
-            return round(at * 1000)
-    raise ConfigurationError(f"at is {at!r}; give an aware datetime, or seconds since the epoch")
+    return None if at is None else round(parse_instant(at) * 1000)
 
 
 GivenHeaders = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]

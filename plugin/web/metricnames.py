@@ -138,6 +138,7 @@ _ENTRIES: Final = (
     MetricEntry("ackwise_outbox_sent_total", "counter", "rows", (), "rows that this worker sent"),
     MetricEntry("ackwise_outbox_failed_total", "counter", "rows", (), "failures of rows that are tried again"),
     MetricEntry("ackwise_outbox_parked_total", "counter", "rows", (), "rows that this worker parked"),
+    MetricEntry("ackwise_outbox_expired_total", "counter", "rows", (), "rows whose time was over before this worker sent them"),
     MetricEntry(
         "ackwise_outbox_checks_total",
         "counter",

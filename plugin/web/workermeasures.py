@@ -361,6 +361,7 @@ def _of_outbox(member: HasOutbox, state: OutboxState | None) -> Iterator[Sample]
     yield Sample("ackwise_outbox_sent_total", (), counts.sent)
     yield Sample("ackwise_outbox_failed_total", (), counts.failed)
     yield Sample("ackwise_outbox_parked_total", (), counts.parked)
+    yield Sample("ackwise_outbox_expired_total", (), counts.expired)
     for answer in ("committed", "rolled_back", "unknown", "unanswered", "waiting", "parked"):
         yield Sample("ackwise_outbox_checks_total", (answer,), getattr(checks, answer))
 

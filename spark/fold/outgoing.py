@@ -8,13 +8,15 @@ from ackwise.middleware.events import OUTGOING, EventCode
 from ackwise.spark.events.schema import is_any
 from ackwise.spark.frames import Column, DataFrame, F
 
-__all__ = ["ROLLED_BACK", "SENT", "STORED", "acknowledged", "fates", "is_outgoing", "outgoing"]
+__all__ = ["ENDED", "ROLLED_BACK", "SENT", "STORED", "acknowledged", "fates", "is_outgoing", "outgoing"]
 
 #: Beyond the bits of the codes: a check-back was answered by a roll-back.
 ROLLED_BACK: Final = 50
 
 #: The codes that show that the broker acknowledged a message, and that it is committed in an outbox, to be sent.
 SENT: Final = (EventCode.PRODUCED, EventCode.OUTBOX_SENT)
+#: Those after which nothing is to be sent any more: it was, or it expired, as its sender wanted.
+ENDED: Final = (*SENT, EventCode.OUTBOX_EXPIRED)
 STORED: Final = (EventCode.OUTBOX_STORED, EventCode.OUTBOX_REQUEUED)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.fold.outgoing import SENT, STORED, fates
+from ackwise.spark.fold.outgoing import ENDED, STORED, fates
 from ackwise.spark.frames import Column, DataFrame, F
 from ackwise.spark.vocabulary import ProducedVerdict
 
@@ -47,13 +47,13 @@ def _judged(known: DataFrame, as_of: int, grace: int, blind: Collection[str]) ->
     due = F.greatest("stored_ts", "requeued_ts")
     late = F.when(is_blind, _lit(ProducedVerdict.PUBLISH_UNKNOWN)).otherwise(_lit(ProducedVerdict.NOT_PUBLISHED))
     verdict = (
-        F.when(_has(*SENT), None)
+        F.when(_has(*ENDED), None)
         .when(F.coalesce(is_parked, F.lit(False)), _lit(ProducedVerdict.PARKED))
         .when(waits & (due < as_of - grace), late)
         .when(~waits & _has(EventCode.PRODUCE_FAILED), _lit(ProducedVerdict.PRODUCE_FAILED))
     )
     judged = known.withColumn("verdict", verdict)
-    return judged.withColumn("is_under_way", ~_has(*SENT) & waits & F.col("verdict").isNull())
+    return judged.withColumn("is_under_way", ~_has(*ENDED) & waits & F.col("verdict").isNull())
 
 
 def _has(*codes: EventCode) -> Column:

@@ -249,7 +249,7 @@ class _Court:
             stored = [e["event_ts"] for e in of.get(E.OUTBOX_STORED, [])] + commits
             requeued = [e["event_ts"] for e in of.get(E.OUTBOX_REQUEUED, [])]
             parked = [e["event_ts"] for e in of.get(E.OUTBOX_PARKED, [])]
-            if E.PRODUCED in of or E.OUTBOX_SENT in of:
+            if E.PRODUCED in of or E.OUTBOX_SENT in of or E.OUTBOX_EXPIRED in of:
                 continue
             if parked and max(parked) >= max(requeued, default=0):
                 found[cluster, message_id] = ProducedVerdict.PARKED

@@ -112,6 +112,8 @@ def _in_words(event: Event) -> str:
             return f"sent: {row}, acknowledged at {place or 'an offset that the broker did not say'}"
         case E.OUTBOX_PARKED:
             return f"parked: {row}{because}"
+        case E.OUTBOX_EXPIRED:
+            return f"expired: {row}, never sent"
         case E.OUTBOX_REQUEUED:
             return f"requeued: {row}"
         case E.OUTBOX_CHECKED:

@@ -39,6 +39,7 @@ from ackwise.middleware.storage.outbox import (
 )
 from ackwise.stores.conformance.outboxfailing import OutboxFailing
 from ackwise.stores.conformance.outboxsending import OutboxSending
+from ackwise.stores.conformance.outboxtiming import OutboxTiming
 from ackwise.stores.conformance.outboxwriting import LEASE, Business, OutboxFeatures, OutboxScene, OutboxWriting, RolledBack, message
 
 __all__ = ["BusinessConformance", "OutboxConformance", "OutboxFeatures"]
@@ -352,5 +353,5 @@ class BusinessConformance(OutboxWriting, OutboxPreparing, Business):
         scene.end()
 
 
-class OutboxConformance(OutboxSending, OutboxFailing, BusinessConformance):
+class OutboxConformance(OutboxSending, OutboxTiming, OutboxFailing, BusinessConformance):
     """Derive a class whose name starts with `Test`."""

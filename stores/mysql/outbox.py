@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asyncmy.connection import Connection
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.storage.outbox import SHARDS
+from ackwise.middleware.storage.outbox import SHARDS, RowState
 from ackwise.stores.mysql.driver import FAILURES, Asyncmy, AsyncmyRunner, as_store_error, literals, watched
 from ackwise.stores.mysql.schema import NAMES, Tables, found, layout
 from ackwise.stores.mysql.url import Options, parse
@@ -34,6 +34,8 @@ _WORDS: Final = {
     "until": "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {it}) / 1e6",
     "age": "TIMESTAMPDIFF(MICROSECOND, {it}, UTC_TIMESTAMP(6)) / 1e6",
     "epoch": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
+    "due_time": "IF(due < 0, UTC_TIMESTAMP(6) - INTERVAL ROUND(due * 1000000) MICROSECOND,"
+    " CAST('1970-01-01' AS DATETIME(6)) + INTERVAL ROUND(due * 1000000) MICROSECOND)",
     "ms": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {it}) DIV 1000",
     "moment": "@ackwise_moment",
     "moment_later": "@ackwise_moment + INTERVAL ROUND(:it * 1000000) MICROSECOND",
@@ -71,7 +73,8 @@ WITH found AS (
 ), {judged seen}, summed AS (
     SELECT id, is_blocked, SUM(IF(is_blocked, 0, size)) OVER (ORDER BY id) - IF(is_blocked, 0, size) AS before_it FROM judged
 )
-SELECT r.id, r.shard, r.attempts, {ms r.created}, r.size, s.is_blocked, r.topic, IF(s.is_blocked, NULL, r.value), r.message_key, r.headers,
+SELECT r.id, r.shard, r.attempts, {ms r.created}, r.size, s.is_blocked, r.due IS NOT NULL,
+    r.expires IS NOT NULL, r.topic, IF(s.is_blocked, NULL, r.value), r.message_key, r.headers,
     r.`partition`, r.message_id
 FROM summed AS s STRAIGHT_JOIN {rows} AS r ON r.id = s.id WHERE s.is_blocked OR s.before_it < :most ORDER BY r.id
 """
@@ -124,9 +127,12 @@ _LONGEST: Final = 800_000
 _TO_SEND: Final = "2, NULL, '', '', ''"
 
 _INSERT: Final = (
-    "INSERT INTO {rows} (message_id, shard, topic, message_key, key_hash, `partition`, headers, value, size, state, next_at, tx_id, "
-    "producer_group, barrier_in, created) VALUES "
+    "INSERT INTO {rows} (message_id, shard, topic, message_key, key_hash, `partition`, headers, value, size, due, expires, state, next_at, "
+    "tx_id, producer_group, barrier_in, created) VALUES "
 )
+
+
+_SENDABLE: Final = f"state = {RowState.LOCAL_COMMIT:d}"
 
 
 class MySQL(Dialect):
@@ -134,6 +140,7 @@ class MySQL(Dialect):
 
     reading = alone = writing = Around(_BEGIN, ("COMMIT",))
     patient = Around((_PATIENCE, *_BEGIN), ("COMMIT", _AS_BEFORE))
+    waiting = (f"{_SENDABLE} AND next_at IS NULL", f"{_SENDABLE} AND next_at IS NOT NULL AND due IS NULL")
     gave_up = Around(("ROLLBACK", _AS_BEFORE, *_BEGIN), ("COMMIT",))
     locking = ("{mine} ORDER BY shard LOCK IN SHARE MODE",)
     # One moment for two statements: what was due for the first is due for the second, and nothing else is. By their ids, as all who change
@@ -237,13 +244,23 @@ def _require_fit(size: int, rows: Sequence[RowColumns], address: str) -> Steps[N
 def _inserts(table: str, rows: Sequence[RowColumns], more: str) -> Iterator[str]:
     begin, some, length = _INSERT.format(rows=table), list[str](), 0
     for row in rows:
-        values = f"({', '.join(literals(row))}, {more}, UTC_TIMESTAMP(6))"
+        timed = _timed(row) if more == _TO_SEND and row.is_timed else f"{', '.join(literals(row))}, {more}"
+        values = f"({timed}, UTC_TIMESTAMP(6))"
         if some and length + len(values) > _LONGEST:
             yield begin + ", ".join(some)
             some, length = [], 0
         some.append(values)
         length += len(values)
     yield begin + ", ".join(some)
+
+
+def _timed(row: RowColumns) -> str:
+    """Return the values of a row of a business transaction, with its times by the server's clock."""
+    *columns, due, expires = literals(row)
+    if row.expires is not None and row.expires < 0:
+        expires = f"{_WORDS['epoch']} + {-row.expires!r}"
+    next_at = _TO_SEND.replace("NULL", _WORDS["due_time"].replace("due", due)) if row.due is not None else _TO_SEND
+    return f"{', '.join(columns)}, {due}, {expires}, {next_at}"
 
 
 _MAX_SIZE: Final = 4

@@ -23,6 +23,7 @@ TYPES: Final = {
     "key": "k BINARY(16)",
     "int8": "BIGINT",
     "int4": "INT",
+    "float": "DOUBLE",
     **dict.fromkeys(("int2", "bool"), "TINYINT"),
     **dict.fromkeys(("time", "created"), "DATETIME(6)"),
     "bytes": "LONGBLOB",

@@ -23,11 +23,11 @@ from ackwise.stores.postgres.schema import found, layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
 from ackwise.stores.protocol.options import OUTBOX
-from ackwise.stores.protocol.outbox import BROKEN, PAYLOAD, Keeping, RowColumns, Wakes, keeping_of, wakes_of
+from ackwise.stores.protocol.outbox import BROKEN, PAYLOAD, UNTIMED, Keeping, RowColumns, Wakes, keeping_of, wakes_of
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Placeholders, Problem, Statement, Steps
 from ackwise.stores.sql.outbox import ServerOutbox
-from ackwise.stores.sql.outboxdialect import DUE, DUE_COLUMNS, MESSAGE, Around, Dialect
+from ackwise.stores.sql.outboxdialect import DUE, DUE_COLUMNS, MESSAGE, WORDS, Around, Dialect
 from ackwise.stores.sql.outboxwriting import Business, Writes, require
 from ackwise.stores.sql.schema import names_of
 
@@ -58,23 +58,27 @@ WHERE r.key_hash = f.k AND {is_behind r} AND r.id BETWEEN f.a AND f.z""",
     # only that were tried before, or whose turn came late. A row that is blocked is recognised without its value, and is put `behind` then:
     # it leaves the index that is read here, until what blocks it is sent.
     "due_rows": f"""(
-    SELECT id, shard, attempts, created, size::bigint, {MESSAGE}, key_hash FROM {{rows}}
+    SELECT id, shard, attempts, created, size::bigint, {MESSAGE}, due, expires, key_hash FROM {{rows}}
     WHERE state = {{LOCAL_COMMIT}} AND NOT behind AND {{it}} AND shard = ANY (:shards) AND (next_at IS NULL OR next_at <= {{instant}})
         AND id <> ALL (:under_way::bigint[]) AND (key_hash IS NULL OR key_hash <> ALL (:blocked::bigint[]))
-    ORDER BY id LIMIT :limit)""",
+    ORDER BY""",
     "pending": """
 WITH seen AS (
-    SELECT * FROM ({due_rows id > :floor} UNION ALL {due_rows next_at IS NOT NULL AND id <= :floor}) AS found ORDER BY id LIMIT :limit
+    SELECT * FROM ({due_rows due IS NULL AND id > :floor} id LIMIT :limit)
+        UNION ALL {due_rows due IS NULL AND next_at IS NOT NULL AND id <= :floor} id LIMIT :limit)
+        UNION ALL {due_rows due IS NOT NULL} next_at LIMIT :limit)) AS found ORDER BY id LIMIT :limit
 ), {judged seen}, summed AS (
     SELECT *, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id) - size AS before_it FROM judged
 )
-SELECT id, shard, attempts, {ms created}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
-    partition, message_id
+SELECT id, shard, attempts, {ms created}, size, is_blocked, due IS NOT NULL, expires IS NOT NULL, topic,
+    CASE WHEN NOT is_blocked THEN value END, message_key, headers, partition, message_id
 FROM summed WHERE is_blocked OR before_it < :most ORDER BY id""",
     "mine": """
 ARRAY(SELECT s.shard FROM {shards} AS s JOIN unnest(:mine_shards::smallint[], :mine_tokens::bigint[]) AS mine (shard, token)
     ON s.shard = mine.shard AND s.token = mine.token {it})""",
     "of_mine": "id = ANY (:ids::bigint[]) AND state = {LOCAL_COMMIT} AND shard = ANY ({mine})",
+    "ours": "r.id = ANY (:ids::bigint[]) AND r.state = {LOCAL_COMMIT} AND r.shard = ANY ({mine})",
+    "due_time": "CASE WHEN due < 0 THEN clock_timestamp() - due * interval '1 s' ELSE to_timestamp(due) END",
     "deleted": "DELETE FROM {rows} WHERE {of_mine}",
     # A row that is kept holds up none, and has no key.
     "kept": "UPDATE {rows} SET state = {GLOBAL_COMMIT}, next_at = {later keep}, cause = NULL, key_hash = NULL, behind = FALSE{it}"
@@ -93,7 +97,8 @@ WHERE r.id = f.id AND r.state = {LOCAL_COMMIT} AND r.shard = ANY (mine.shards)""
     # Only the half message that is still open is changed: the first decision stands.
     "answered": """
 UPDATE {rows} AS r SET state = a.state, checks = r.checks + a.checks, cause = a.cause,
-    next_at = clock_timestamp() + coalesce(a.again_in, 0) * interval '1 s'
+    next_at = coalesce(clock_timestamp() + a.again_in * interval '1 s', {decided_at}),
+    expires = CASE WHEN a.again_in IS NULL THEN {expiry} ELSE expires END
 FROM unnest(:id::bigint[], :state::smallint[], :checks::int[], :again_in::float8[], :cause::text[])
     AS a (id, state, checks, again_in, cause)
 WHERE r.id = a.id AND r.state = {PREPARED}""",
@@ -102,13 +107,14 @@ WHERE r.id = a.id AND r.state = {PREPARED}""",
 INSERT INTO {{rows}} ({_COLUMNS}, state, next_at, tx_id, producer_group, barrier_in)
 SELECT {_COLUMNS}, :state::smallint, {{later first_check}}, :tx_id, :producer_group, :barrier_in
 FROM unnest(:message_id::text[], :shard::smallint[], :topic::text[], :message_key::bytea[], :key_hash::bigint[], :partition::int[],
-    :headers::text[], :value::bytea[], :size::int[]) WITH ORDINALITY AS added ({_COLUMNS}, place)
+    :headers::text[], :value::bytea[], :size::int[], :due::float8[], :expires::float8[]) WITH ORDINALITY AS added ({_COLUMNS}, place)
 ORDER BY place""",
 }
 
 _SEEN: Final = """
 SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint, (
-    SELECT id FROM {rows} WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NULL AND id > :floor ORDER BY id LIMIT 1
+    SELECT id FROM {rows} WHERE state = {LOCAL_COMMIT} AND NOT behind AND due IS NULL AND next_at IS NULL AND id > :floor
+    ORDER BY id LIMIT 1
 ) FROM pg_current_snapshot() AS s"""
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -121,7 +127,7 @@ class Postgres(Dialect):
     writing = Around((_BEGIN,), ("COMMIT",))
     patient = Around((_BEGIN, "SELECT set_config('lock_timeout', greatest(1, (:wait::float8 * 1000)::int)::text, true)"), ("COMMIT",))
     gave_up = Around(("ROLLBACK",))
-    waiting = (f"{_SENDABLE} AND NOT behind", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
+    waiting = (f"{_SENDABLE} AND NOT behind AND due IS NULL", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
     has_arrays = takes_at_once = True
 
     def __init__(self, tables: Tables, address: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -150,12 +156,16 @@ class Postgres(Dialect):
 _FEW: Final = 8
 
 # The ids are given in the order of the rows, which is that of the calls.
-_INSERT_FEW: Final = f"INSERT INTO {{rows}} ({_COLUMNS}) VALUES {{values}}"
+_UNTIMED: Final = ", ".join(UNTIMED)
+_ARRAYS: Final = "$1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::int[], $7::text[], $8::bytea[], $9::int[]"
+_INSERT_FEW: Final = f"INSERT INTO {{rows}} ({_UNTIMED}) VALUES {{values}}"
 _INSERT: Final = f"""
-INSERT INTO {{rows}} ({_COLUMNS}) SELECT {_COLUMNS}
-FROM unnest($1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::int[], $7::text[], $8::bytea[], $9::int[])
-    WITH ORDINALITY AS added ({_COLUMNS}, place)
-ORDER BY place
+INSERT INTO {{rows}} ({_UNTIMED}) SELECT {_UNTIMED} FROM unnest({_ARRAYS}) WITH ORDINALITY AS added ({_UNTIMED}, place) ORDER BY place
+"""
+_INSERT_TIMED: Final = f"""
+INSERT INTO {{rows}} ({_UNTIMED}, due, next_at, expires) SELECT {_UNTIMED}, due, {_WORDS["due_time"]},
+    {WORDS["expiry"].replace("{epoch}", _WORDS["epoch"])}
+FROM unnest({_ARRAYS}, $10::float8[], $11::float8[]) WITH ORDINALITY AS added ({_COLUMNS}, place) ORDER BY place
 """
 
 
@@ -169,14 +179,17 @@ def inserting(table: str) -> Callable[[Sequence[RowColumns], Packet], Steps[None
 
 
 def _insert(table: str, rows: Sequence[RowColumns]) -> Statement:
+    columns = [*map(list, zip(*rows, strict=True))]
+    if any(row.is_timed for row in rows):
+        return Statement(_INSERT_TIMED.format(rows=table), columns)
     if len(rows) <= _FEW:
-        return Statement(_few(table, len(rows)), [*chain.from_iterable(rows)])
-    return Statement(_INSERT.format(rows=table), [*map(list, zip(*rows, strict=True))])
+        return Statement(_few(table, len(rows)), [*chain.from_iterable(row[: len(UNTIMED)] for row in rows)])
+    return Statement(_INSERT.format(rows=table), columns[: len(UNTIMED)])
 
 
 @functools.cache
 def _few(table: str, count: int) -> str:
-    width = len(RowColumns._fields)
+    width = len(UNTIMED)
     rows = (", ".join(f"${place}" for place in range(row * width + 1, (row + 1) * width + 1)) for row in range(count))
     return _INSERT_FEW.format(rows=table, values=", ".join(f"({each})" for each in rows))
 
@@ -190,7 +203,7 @@ WITH idle AS (UPDATE {relays} SET idle_until = NULL WHERE idle_until > {now} RET
 SELECT pg_notify(:channel, '') FROM (SELECT FROM idle LIMIT 1) AS somebody
 """
 _SAY_IDLE: Final = "UPDATE {relays} SET idle_until = {later at_most} WHERE owner = :owner"
-_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = {LOCAL_COMMIT} AND NOT behind"
+_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = {LOCAL_COMMIT} AND NOT behind AND due IS NULL"
 
 
 def channel_of(rows: str) -> str:
@@ -377,11 +390,11 @@ class PostgresOutbox(ServerOutbox):
         self._owner = owner
         return share
 
-    async def wait_for_rows(self, at_most: float) -> None:
+    async def wait_for_rows(self, at_most: float) -> bool:
         waiter = self._wakes.begin(self._seen)
         if not waiter.event.is_set() and await self._say_idle(at_most):
-            return
-        await waiter.wait(at_most)
+            return True
+        return await waiter.wait(at_most)
 
     async def _say_idle(self, at_most: float) -> bool:
         """Ask other processes for notifications; return True if rows have come since the last poll, too early for one."""

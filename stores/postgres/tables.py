@@ -19,6 +19,7 @@ TYPES: Final = {
     "int8": "bigint",
     "int4": "int",
     "int2": "smallint",
+    "float": "float8",
     "time": "timestamptz",
     "created": "timestamptz DEFAULT clock_timestamp()",
     "bytes": "bytea",
@@ -31,7 +32,9 @@ TYPES: Final = {
     "plain": "",
     "narrow": HALF_FREE,
     "wide": "WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)",
-    **dict.fromkeys(("to_send", "tried", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent"), ""),
+    **dict.fromkeys(
+        ("to_send", "tried", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent", "delayed", "expired"), ""
+    ),
     "insert": "INSERT",
     "keeping": "ON CONFLICT DO NOTHING",
 }

@@ -88,7 +88,7 @@ OUTBOX: Final = Purpose(
     missing="the tables of the outbox are missing",
     has="outbox has",
     init="ackwise outbox init URL",
-    version=4,
+    version=5,
 )
 CDC: Final = Purpose(
     name="change data capture",

@@ -37,6 +37,7 @@ from ackwise.middleware.storage.outbox import (
     shard_of,
     unpacked_headers,
 )
+from ackwise.middleware.storage.rowtime import AT_ONCE, At, Delay, Expires, Timing, timing_of
 
 
 class Shard(NamedTuple):
@@ -118,10 +119,25 @@ class RowColumns(NamedTuple):
     value: bytes | None
     size: int
     """Bytes of value, key and headers."""
+    due: float | None = None
+    expires: float | None = None
+    """See `Timing`, as both are before the row is to be sent."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether it has a time."""
+        return self.due is not None or self.expires is not None
 
 
-def columns_of(message: Outgoing) -> RowColumns:
-    """Return the columns of `message`. Raises `ConfigurationError` for what no text of a database can hold."""
+#: The columns of a row without a time.
+UNTIMED: Final = RowColumns._fields[:-2]
+
+
+def columns_of(message: Outgoing, timing: Timing = AT_ONCE) -> RowColumns:
+    """Return the columns of `message`; one that is delayed has no key to wait for, or to hold.
+
+    Raises `ConfigurationError` for what no text of a database can hold.
+    """
     headers = packed_headers(message.all_headers)
     try:
         message.message_id.encode()
@@ -134,11 +150,12 @@ def columns_of(message: Outgoing) -> RowColumns:
         shard_of(message),
         message.topic,
         message.key,
-        None if message.key is None else key_hash(message.topic, message.key),
+        None if message.key is None or timing.due is not None else key_hash(message.topic, message.key),
         message.partition,
         headers,
         message.value,
         len(message.value or b"") + len(message.key or b"") + len(headers or ""),
+        *timing,
     )
 
 
@@ -160,8 +177,8 @@ def text_of(value: str | bytes) -> str:
 
 def row_of(row: Sequence[Any]) -> OutboxRow:
     """Return the row for a relay. Raises `UnreadableRow`."""
-    id, shard, attempts, created_ms, _size, _is_blocked, *message = row
-    return read_row(id, shard, attempts, created_ms, *message)
+    id, shard, attempts, created_ms, _size, _is_blocked, is_delayed, expires, *message = row
+    return read_row(id, shard, attempts, created_ms, *message)._replace(is_delayed=bool(is_delayed), expires=bool(expires))
 
 
 def read_row(id: int, shard: int, attempts: Any, created_ms: Any, topic: Any, *message: Any) -> OutboxRow:
@@ -174,10 +191,10 @@ def read_row(id: int, shard: int, attempts: Any, created_ms: Any, topic: Any, *m
 
 def prepared_of(row: Sequence[Any]) -> Prepared:
     """Return the row for a check-back. Raises `UnreadableRow`."""
-    id, tx_id, checks, created_ms, producer_group, barrier_in, topic, *message = row
+    id, tx_id, checks, created_ms, producer_group, barrier_in, is_delayed, topic, *message = row
     try:
         names = text_of(producer_group), text_of(barrier_in)
-        return Prepared(id, _message(topic, *message), text_of(tx_id), int(checks), int(created_ms), *names)
+        return Prepared(id, _message(topic, *message), text_of(tx_id), int(checks), int(created_ms), *names, bool(is_delayed))
     except Exception as error:  # noqa: BLE001  # see `read_row`
         raise _unreadable(id, 0, topic, error) from None
 
@@ -421,13 +438,17 @@ class Sending(abc.ABC):
         headers: Headers = (),
         partition: int | None = None,
         message_id: str | None = None,
+        delay: Delay = None,
+        at: At = None,
+        expires: Expires = None,
     ) -> str:
         message_id = new_message_id() if message_id is None else message_id
-        return self._take(Outgoing(topic, value, key, headers, partition, message_id=message_id))
+        message = Outgoing(topic, value, key, headers, partition, message_id=message_id)
+        return self._target().add(message, delay=delay, at=at, expires=expires)
 
     @abc.abstractmethod
-    def _take(self, message: Outgoing) -> str:
-        """Return the id of a message that becomes part of a transaction."""
+    def _target(self) -> Buffer:
+        """Return the transaction that a message becomes part of."""
 
 
 class Buffer(Sending):
@@ -445,16 +466,19 @@ class Buffer(Sending):
         """Take no messages any more."""
         self._closed = self._closed or why
 
-    def add(self, message: Outgoing) -> str:
+    def add(self, message: Outgoing, *, delay: Delay = None, at: At = None, expires: Expires = None) -> str:
         if self._closed:
             raise TransactionAborted(self._closed)
         if self.inner is not None:  # two buffers would be written out of the order of the calls
-            return self.inner.add(message)
-        self.rows.append(columns_of(message))
+            return self.inner.add(message, delay=delay, at=at, expires=expires)
+        self._put(message, timing_of(delay, at, expires))
         return message.message_id
 
-    def _take(self, message: Outgoing) -> str:
-        return self.add(message)
+    def _put(self, message: Outgoing, timing: Timing) -> None:
+        self.rows.append(columns_of(message, timing))
+
+    def _target(self) -> Buffer:
+        return self
 
     def written(self, count: int) -> None:
         """The first `count` rows are in the database."""
@@ -488,11 +512,11 @@ class Sends(Sending):
             if self._current.get() is transaction:
                 self._current.set(before)
 
-    def _take(self, message: Outgoing) -> str:
+    def _target(self) -> Buffer:
         transaction = self._current.get()
         if transaction is None:
             raise TransactionAborted(
                 "outbox.send was called outside of a transaction of this outbox; "
                 "call it inside `async with outbox.transaction(connection):`"
             )
-        return transaction.add(message)
+        return transaction

@@ -115,7 +115,8 @@ def _inserted_row(change: Change, address: str) -> OutboxRow | None:
             f"{address}: a row of {change.table}, committed at {change.position}, can't be read (it has no column {error}); "
             "run `ackwise outbox check`, and see who changed the table"
         ) from None
-    return read_row(id, shard, attempts, change.committed_ms, *columns)
+    row_read = read_row(id, shard, attempts, change.committed_ms, *columns)
+    return row_read._replace(is_delayed=row.get("due") is not None, expires=row.get("expires") is not None)
 
 
 def require_same(table: str, before: Mapping[str, object], later: Mapping[str, object]) -> None:

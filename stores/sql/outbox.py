@@ -21,6 +21,9 @@ _AT_ONCE: Final = 1000
 _RELAYS_KEPT: Final = 86400.0
 """Seconds that a lease is kept after its end."""
 
+#: Stands for the rows in LOCAL_COMMIT that are delayed.
+_DELAYED: Final = -1
+
 #: A state may come in several parts.
 _COUNTED: Final = "SELECT %s, number, age, (SELECT value FROM {meta} WHERE name = 'relay_kind') FROM {counted %s} AS c"
 _OWNERS: Final = """
@@ -28,14 +31,16 @@ SELECT r.owner, (SELECT count(*) FROM {shards} AS s WHERE s.owner = r.owner AND 
 WHERE r.leased_until > {now} ORDER BY r.owner
 """
 _COLUMNS: Final = "id, topic, message_id, message_key, attempts, checks, cause, {ms created}"
-_PARKED: Final = f"SELECT {_COLUMNS}, NULL, NULL FROM {{rows}} WHERE state = {{MESSAGE_ERROR}} AND id > :after ORDER BY id LIMIT :limit"
+_LISTED: Final = f"SELECT {_COLUMNS}, NULL, NULL FROM {{rows}} WHERE state = {{%s}} AND id > :after ORDER BY id LIMIT :limit"
+_PARKED, _EXPIRED = (_LISTED % state.name for state in (RowState.MESSAGE_ERROR, RowState.EXPIRED))
 _PREPARED: Final = """
 SELECT id, topic, message_id, tx_id, producer_group, checks, {ms created} FROM {rows} {by_due}
 WHERE state = {PREPARED} AND id > :after ORDER BY id LIMIT :limit"""
 _SHOWN: Final = f"SELECT {_COLUMNS}, headers, value FROM {{rows}} WHERE state = {{MESSAGE_ERROR}} AND id = :id"
 _ALL_PARKED: Final = "SELECT id FROM {rows} {by_due} WHERE state = {MESSAGE_ERROR} AND id > :after ORDER BY id LIMIT :limit"
 _LAST_PARKED: Final = "SELECT max(id) FROM {rows} {by_due} WHERE state = {MESSAGE_ERROR}"
-_REQUEUE: Final = """UPDATE {rows} {by_id} SET state = {LOCAL_COMMIT}, attempts = 0, checks = 0, next_at = {sooner}, cause = NULL
+_REQUEUE: Final = """UPDATE {rows} {by_id} SET state = {LOCAL_COMMIT}, expires = {expiry},
+    next_at = CASE WHEN attempts = 0 THEN {decided_at} WHEN due IS NULL THEN {sooner} ELSE {now} END, attempts = 0, checks = 0, cause = NULL
 WHERE state = {MESSAGE_ERROR} AND id {among ids}"""
 
 _OLD_BARRIERS: Final = """
@@ -57,6 +62,7 @@ def _rows(condition: str) -> _Forgotten:
 
 
 _ROLLED_BACK: Final = _rows("state = {LOCAL_ROLLBACK} AND created < {at before}")
+_LONG_EXPIRED: Final = _rows("state = {EXPIRED} AND next_at < {at before}")
 # Of a row that was sent, `next_at` is when it goes; of a parked one it is when it was parked.
 _SENT: Final = _rows("state = {GLOBAL_COMMIT} AND next_at < {at before}")
 _LONG_PARKED: Final = _rows("state = {MESSAGE_ERROR} AND coalesce(next_at, created) < {at before}")
@@ -76,6 +82,10 @@ class Inspecting(Operations):
     @asked(repeats=True)
     def parked(self, *, limit: int = 100, after: int = 0) -> Steps[list[Parked]]:
         return [parked_of(row) for row in (yield from self._sql.read(self._sql.say(_PARKED, limit=limit, after=after)))]
+
+    @asked(repeats=True)
+    def expired(self, *, limit: int = 100, after: int = 0) -> Steps[list[Parked]]:
+        return [parked_of(row) for row in (yield from self._sql.read(self._sql.say(_EXPIRED, limit=limit, after=after)))]
 
     @asked(repeats=True)
     def show(self, row: int) -> Steps[Parked | None]:
@@ -135,18 +145,20 @@ class Inspecting(Operations):
     def _forgotten(self) -> Iterator[tuple[_Forgotten, float]]:
         """Yield the rows to delete, with their age in seconds."""
         yield _ROLLED_BACK, self.keeping.retention
+        yield _LONG_EXPIRED, self.keeping.retention
         yield _SENT, 0.0
         if self.keeping.parked is not None:
             yield _LONG_PARKED, self.keeping.parked
         yield _BARRIERS, max(self.keeping.retention, BARRIERS_KEPT)
 
     def _status(self) -> Steps[OutboxStatus]:
-        wheres = [(RowState.LOCAL_COMMIT, where) for where in self._sql.waiting]
-        wheres += [(state, f"state = {state:d}") for state in (RowState.PREPARED, RowState.MESSAGE_ERROR)]
-        counts = yield from self._sql.read(self._sql.say(" UNION ALL ".join(_COUNTED % (int(state), where) for state, where in wheres)))
+        wheres = [(int(RowState.LOCAL_COMMIT), where) for where in self._sql.waiting]
+        wheres += [(int(state), f"state = {state:d}") for state in (RowState.PREPARED, RowState.MESSAGE_ERROR, RowState.EXPIRED)]
+        wheres.append((_DELAYED, f"state = {RowState.LOCAL_COMMIT:d} AND next_at IS NOT NULL AND due IS NOT NULL"))
+        counts = yield from self._sql.read(self._sql.say(" UNION ALL ".join(_COUNTED % (state, where) for state, where in wheres)))
         owners = yield from self._sql.read(self._sql.say(_OWNERS))
 
-        def of(state: RowState) -> tuple[int, float | None]:
+        def of(state: int) -> tuple[int, float | None]:
             some = [(number, age) for found, number, age, _ in counts if found == state]
             return sum(number for number, _ in some), max((max(0.0, float(age)) for _, age in some if age is not None), default=None)
 
@@ -157,6 +169,8 @@ class Inspecting(Operations):
             *of(RowState.MESSAGE_ERROR),
             {text_of(owner): count for owner, count in owners},
             None if kind is None else text_of(kind),
+            of(_DELAYED)[0],
+            of(RowState.EXPIRED)[0],
         )
 
 

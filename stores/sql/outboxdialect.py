@@ -85,7 +85,7 @@ def _is_granted(attempt: Packet) -> Steps[bool]:
 #: Columns that make an `Outgoing`, in the order that rows are read with.
 MESSAGE: Final = "topic, value, message_key, headers, {partition}, message_id"
 #: Columns of a half message.
-DUE_COLUMNS: Final = "id, tx_id, checks, {ms created}, producer_group, barrier_in, " + MESSAGE
+DUE_COLUMNS: Final = "id, tx_id, checks, {ms created}, producer_group, barrier_in, due IS NOT NULL, " + MESSAGE
 #: Half messages of a group that are due; or, without one, all those whose barrier is in this database.
 DUE: Final = """state = {PREPARED} AND next_at <= {now} AND (producer_group = :producer_group
     OR :producer_group IS NULL AND barrier_in = (SELECT value FROM {meta} WHERE name = 'database_id')) ORDER BY next_at, id LIMIT :limit"""
@@ -113,9 +113,14 @@ WORDS: Final = {
     "claiming": "INSERT",
     "keeping": "ON CONFLICT DO NOTHING",
     "cause": ":cause",
+    # What the times of a row are from now on; and those of a half message that is decided, which has no time of a next check then.
+    "expiry": "CASE WHEN expires < 0 THEN {epoch} - expires ELSE expires END",
+    "decided_at": "coalesce({due_time}, {sooner})",
+    "decided": "next_at = {decided_at}, expires = {expiry}",
     "partition": "partition",
     "counted": "(SELECT count(*) AS number, {age min(created)} AS age FROM {rows} WHERE {it})",
     "deleted": "{deleting} WHERE r.id {among ids}" + _OF_MINE,
+    "ours": "r.id {among ids}" + _OF_MINE,
     "kept": "UPDATE {rows} AS r {by_id} SET state = {GLOBAL_COMMIT}, next_at = {later keep}, cause = NULL, key_hash = NULL{it}"
     " WHERE r.id {among ids}" + _OF_MINE,
     "failed": "UPDATE {rows} AS r {by_id} SET attempts = attempts + 1, cause = {cause}, state = :state, behind = FALSE,"
@@ -123,7 +128,8 @@ WORDS: Final = {
     " WHERE r.id = :id AND r.state = {LOCAL_COMMIT} AND r.shard = :shard AND :token = (SELECT token FROM {shards} WHERE shard = :shard)",
     "due": "SELECT id FROM {rows} {by_due} WHERE " + DUE,
     # Only the half message that is still open is changed: the first decision stands.
-    "answered": "UPDATE {rows} {by_id} SET state = :state, checks = checks + :checks, next_at = {later again_in}, cause = {cause}"
+    "answered": "UPDATE {rows} {by_id} SET state = :state, checks = checks + :checks, cause = {cause},"
+    " next_at = coalesce({later again_in}, {due_time}), expires = CASE WHEN :again_in IS NULL THEN {expiry} ELSE expires END"
     " WHERE id = :id AND state = {PREPARED}",
     # Whether an earlier row of the key holds it up: one that waits itself, is not due again yet, or is parked because it could not be sent.
     # The first one is looked for, which an index finds among any number; for MySQL the order has to name all columns of that index. One

@@ -10,6 +10,7 @@ from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.outbox import (
     FIRST_CHECK,
     MOST_BYTES,
+    Begun,
     CheckAnswer,
     Failed,
     Holder,
@@ -21,9 +22,10 @@ from ackwise.middleware.storage.outbox import (
     UnreadableRow,
     key_hash,
 )
+from ackwise.middleware.storage.rowtime import AT_ONCE, Timing
 from ackwise.stores.protocol.outbox import (
     DECIDED,
-    RowColumns,
+    UNTIMED,
     Shard,
     cause_of,
     columns_of,
@@ -54,15 +56,20 @@ _RELEASE: Final = "DELETE FROM {meta} WHERE name = 'relay_kind'"
 _HOLDERS: Final = """
 SELECT id, topic, message_key, state FROM (
     SELECT id, topic, message_key, state FROM {rows} {by_due}
-    WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NOT NULL AND attempts > 0 AND id > :after ORDER BY id LIMIT :limit
+    WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NOT NULL AND due IS NULL AND attempts > 0 AND id > :after
+    ORDER BY id LIMIT :limit
 ) AS again
 UNION ALL
 SELECT id, topic, message_key, state FROM (
-    SELECT id, topic, message_key, state FROM {rows} {by_due}
+    SELECT id, topic, CASE WHEN key_hash IS NOT NULL THEN message_key END AS message_key, state FROM {rows} {by_due}
     WHERE state = {MESSAGE_ERROR} AND attempts > 0 AND id > :after ORDER BY id LIMIT :limit
 ) AS parked ORDER BY id LIMIT :limit
 """
 _THERE: Final = "SELECT id FROM {rows} {by_id} WHERE id {among ids} AND state = {LOCAL_COMMIT}"
+_BEGIN: Final = "UPDATE {rows} AS r {by_id} SET expires = NULL WHERE {ours} AND r.expires > {epoch}"
+_BEGUN: Final = "SELECT r.id, r.expires FROM {rows} AS r {by_id} WHERE {ours} AND (r.expires IS NULL OR r.expires <= {epoch})"
+_EXPIRE: Final = """
+UPDATE {rows} AS r {by_id} SET state = {EXPIRED}, next_at = {now}, cause = 'expired' WHERE {ours} AND r.expires <= {epoch}"""
 _NEXT_DUE: Final = """
 SELECT {until min(next_at)} FROM {rows} {by_due}
 WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL AND next_at > {now} AND shard {among shards}
@@ -228,12 +235,29 @@ class Relaying(Operations):
         )
 
     @asked(repeats=True)
+    def begin(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Steps[Begun]:
+        """See `RelayStore.begin`."""
+        if not (mine := _mine(rows, shards)):
+            return Begun()
+        ids = [row.id for row in rows]
+        *_, found = yield from self._sql.write(*self._sql.say_all((*self._sql.locking, _BEGIN, _BEGUN), ids=ids, **mine))
+        return Begun({id for id, expires in found.rows if expires is None}, {id for id, expires in found.rows if expires is not None})
+
+    @asked(repeats=True)
+    def expire(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Steps[int]:
+        """See `RelayStore.expire`."""
+        if not (mine := _mine(rows, shards)):
+            return 0
+        ids = [row.id for row in rows]
+        return changed((yield from self._sql.write(*self._sql.say_all((*self._sql.locking, _EXPIRE), ids=ids, **mine))))
+
+    @asked(repeats=True)
     def holders(self, *, limit: int = 500, after: int = 0) -> Steps[list[Holder]]:
         return [holder_of(row) for row in (yield from self._sql.read(self._sql.say(_HOLDERS, limit=limit, after=after)))]
 
-    async def wait_for_rows(self, at_most: float) -> None:
+    async def wait_for_rows(self, at_most: float) -> bool:
         """See `RelayStore.wait_for_rows`; commits of other processes end the wait only where the database notifies."""
-        await self._wakes.begin(self._seen).wait(at_most)
+        return await self._wakes.begin(self._seen).wait(at_most)
 
     @asked(repeats=True)
     def next_due(self, shards: Mapping[int, int]) -> Steps[float | None]:
@@ -257,11 +281,12 @@ _DATABASE_ID: Final = "SELECT value FROM {meta} WHERE name = 'database_id'"
 _BARRIER: Final = "INSERT INTO {barrier} (tx_id, outcome, created) VALUES (:tx_id, :outcome, {now}) {keeping}"
 _OUTCOME: Final = "SELECT outcome FROM {barrier} WHERE tx_id = :tx_id"
 _OF_TRANSACTION: Final = "tx_id = :tx_id AND tx_id <> ''"
-_DECIDED: Final = f"UPDATE {{rows}} {{by_tx}} SET state = :state, next_at = {{sooner}} WHERE {_OF_TRANSACTION} AND state = {{PREPARED}}"
+_DECIDED: Final = f"UPDATE {{rows}} {{by_tx}} SET state = :state, {{decided}} WHERE {_OF_TRANSACTION} AND state = {{PREPARED}}"
 _STATES: Final = f"SELECT DISTINCT state FROM {{rows}} {{by_tx}} WHERE {_OF_TRANSACTION}"
-_CONTENT: Final = ", ".join(f"{{partition}} = :{name}" if name == "partition" else f"{name} = :{name}" for name in RowColumns._fields)
+_NEW: Final = {"partition": "{partition} = :partition", "key_hash": "key_hash = CASE WHEN due IS NULL THEN :key_hash ELSE key_hash END"}
+_CONTENT: Final = ", ".join(_NEW.get(name, f"{name} = :{name}") for name in UNTIMED)
 _ANSWERED_WITH: Final = f"""
-UPDATE {{rows}} {{by_id}} SET state = {{LOCAL_COMMIT}}, next_at = {{sooner}}, cause = NULL, {_CONTENT}
+UPDATE {{rows}} {{by_id}} SET state = {{LOCAL_COMMIT}}, {{decided}}, cause = NULL, {_CONTENT}
 WHERE id = :id AND state = {{PREPARED}}"""
 _STILL_DUE: Final = " WHERE id {among ids} AND state = {PREPARED} AND next_at <= {moment}"
 _TAKE: Final = "SELECT " + DUE_COLUMNS + " FROM {rows} {by_id}" + _STILL_DUE + " ORDER BY id {locked}"
@@ -327,10 +352,17 @@ class Preparing(Operations):
 
     @asked(repeats=False)
     def prepare(
-        self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
+        self,
+        messages: Sequence[Outgoing],
+        tx_id: str,
+        *,
+        producer_group: str,
+        barrier_in: str = "",
+        first_check: float = FIRST_CHECK,
+        timing: Timing = AT_ONCE,
     ) -> Steps[None]:
         """See `PreparedStore.prepare`. Not repeated by itself: rows could be there twice."""
-        if rows := [columns_of(message) for message in messages]:
+        if rows := [columns_of(message, timing) for message in messages]:
             half = {
                 "state": RowState.PREPARED,
                 "tx_id": tx_id,

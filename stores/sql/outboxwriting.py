@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.rowtime import At, Delay, Expires
 from ackwise.stores.protocol.outbox import Buffer, RowColumns, Sends
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Runner, Statement, Steps, SyncRunner, run, run_now
 from ackwise.stores.sql.watching import ENDING, Effect, Effects, undoes
@@ -77,9 +78,9 @@ class Rows(Buffer):
         self._proof: Packet = business.sql.open
         self._acts_as_another = False
 
-    def add(self, message: Outgoing) -> str:
+    def add(self, message: Outgoing, *, delay: Delay = None, at: At = None, expires: Expires = None) -> str:
         """See `OutboxTransaction.add`. Raises `StoreUnavailable` too where rows are written at once."""
-        message_id = super().add(message)
+        message_id = super().add(message, delay=delay, at=at, expires=expires)
         if self._sql.at_once:
             try:
                 self._business.write_first(self.flushing(), self)

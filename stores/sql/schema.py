@@ -59,6 +59,8 @@ CREATE TABLE IF NOT EXISTS {rows} (
     created {created} NOT NULL,
     next_at {time},
     key_hash {int8},
+    due {float},
+    expires {float},
     size {int4} NOT NULL,
     attempts {int4} NOT NULL DEFAULT 0,
     checks {int4} NOT NULL DEFAULT 0,
@@ -90,14 +92,17 @@ CREATE TABLE IF NOT EXISTS {barrier} (tx_id {name} NOT NULL PRIMARY KEY, outcome
 CREATE TABLE IF NOT EXISTS {meta} (name {name} NOT NULL PRIMARY KEY, value {name} NOT NULL) {plain}"""
 
 #: Of databases with partial indexes: an ordinary row is in two of them, by its id among all, and by its id among those to be sent.
+#: One that is delayed is not in the second: a read of what is to be sent does not pass over those that have to wait.
 _INDEXES: Final = """
-CREATE INDEX{to_send} ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind;
+CREATE INDEX{to_send} ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind AND due IS NULL;
 CREATE INDEX{failed} ON {rows} (key_hash, id) WHERE key_hash IS NOT NULL AND (attempts > 0 OR behind);
-CREATE INDEX{tried} ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NOT NULL;
+CREATE INDEX{tried} ON {rows} (id) WHERE state = {LOCAL_COMMIT} AND NOT behind AND next_at IS NOT NULL AND due IS NULL;
+CREATE INDEX{delayed} ON {rows} (next_at) WHERE state = {LOCAL_COMMIT} AND due IS NOT NULL;
 CREATE INDEX{due} ON {rows} (next_at) WHERE state = {LOCAL_COMMIT} AND next_at IS NOT NULL;
 CREATE INDEX{prepared} ON {rows} (next_at) WHERE state = {PREPARED};
 CREATE INDEX{of_transaction} ON {rows} (tx_id) WHERE tx_id <> '';
 CREATE INDEX{parked} ON {rows} (id) WHERE state = {MESSAGE_ERROR};
+CREATE INDEX{expired} ON {rows} (id) WHERE state = {EXPIRED};
 CREATE INDEX{ended} ON {rows} (id) WHERE state = {LOCAL_ROLLBACK};
 CREATE INDEX{sent} ON {rows} (next_at) WHERE state = {GLOBAL_COMMIT}"""
 _FILLED: Final = f"""

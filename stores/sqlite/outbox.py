@@ -35,6 +35,7 @@ _WORDS: Final = {
     "age": ":now - {it}",
     "epoch": ":now",
     "ms": "{it} * 1000",
+    "due_time": "CASE WHEN due < 0 THEN :now - due ELSE due END",
     "moment": ":now",
     "moment_later": ":now + :it",
     "among": "IN (SELECT value FROM json_each(:it))",
@@ -47,18 +48,24 @@ WHERE (shard, token) IN (SELECT json_extract(value, '$[0]'), json_extract(value,
     # By id, from the start. What blocks a key is found in an index that has rows which failed or wait behind one, and no others. The large
     # columns are read last, of few rows.
     "pending": """
-WITH seen AS (
+WITH ordered AS (
     SELECT id, size, key_hash
     FROM {rows} INDEXED BY ackwise_outbox_to_send
-    WHERE state = {LOCAL_COMMIT} AND NOT behind AND shard {among shards} AND (next_at IS NULL OR next_at <= :now)
+    WHERE state = {LOCAL_COMMIT} AND NOT behind AND due IS NULL AND shard {among shards} AND (next_at IS NULL OR next_at <= :now)
         AND NOT id {among under_way} AND (key_hash IS NULL OR NOT key_hash {among blocked})
     ORDER BY id LIMIT :limit
+), delayed AS (
+    SELECT id, size, key_hash FROM {rows} INDEXED BY ackwise_outbox_delayed
+    WHERE state = {LOCAL_COMMIT} AND due IS NOT NULL AND next_at <= :now AND shard {among shards} AND NOT id {among under_way}
+    ORDER BY next_at LIMIT :limit
+), seen AS (
+    SELECT * FROM ordered UNION ALL SELECT * FROM delayed ORDER BY id LIMIT :limit
 ), {judged seen}, summed AS (
     SELECT id, is_blocked, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING)
         - CASE WHEN is_blocked THEN 0 ELSE size END AS before_it FROM judged
 )
-SELECT r.id, shard, attempts, {ms created}, size, is_blocked, topic, CASE WHEN NOT is_blocked THEN value END, message_key, headers,
-    partition, message_id
+SELECT r.id, shard, attempts, {ms created}, size, is_blocked, due IS NOT NULL, expires IS NOT NULL, topic,
+    CASE WHEN NOT is_blocked THEN value END, message_key, headers, partition, message_id
 FROM summed AS s CROSS JOIN {rows} AS r ON r.id = s.id WHERE is_blocked OR s.before_it < :most ORDER BY r.id""",
 }
 
@@ -81,7 +88,7 @@ class SQLite(Dialect):
         "DELETE FROM {relays} WHERE owner <> :owner",
         "UPDATE {shards} SET owner = '' WHERE owner <> :owner",
     )  # who calls is alone
-    waiting = (f"{_SENDABLE} AND NOT behind", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
+    waiting = (f"{_SENDABLE} AND NOT behind AND due IS NULL", f"{_SENDABLE} AND behind AND key_hash IS NOT NULL")
     has_server = False
 
     def __init__(self, clock: Callable[[], float], tables: Tables = _TABLES, *, timeout: float = 0.0) -> None:
@@ -107,10 +114,16 @@ def _adapted(value: Any) -> Any:
 
 def inserting(table: str, clock: Callable[[], float]) -> Callable[[Sequence[RowColumns], Packet], Steps[None]]:
     """Return what inserts rows to be sent."""
-    text = f"INSERT INTO {table} ({', '.join(RowColumns._fields)}, created) VALUES ({', '.join('?' * (len(RowColumns._fields) + 1))})"
+    columns = (*RowColumns._fields, "next_at", "created")
+    text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+
+    def values(row: RowColumns) -> Sequence[Any]:
+        now = clock()
+        due, expires = (now - time if time is not None and time < 0 else time for time in (row.due, row.expires))
+        return (*row._replace(expires=expires), due, now)
 
     def insert(rows: Sequence[RowColumns], before: Packet) -> Steps[None]:
-        yield [*before, *(Statement(text, (*row, clock())) for row in rows)]
+        yield [*before, *(Statement(text, values(row)) for row in rows)]
 
     return insert
 

@@ -125,7 +125,7 @@ _TYPES: Final = {
     "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "key": "place TEXT",
     **dict.fromkeys(("int8", "int4", "int2", "bool"), "INTEGER"),
-    **dict.fromkeys(("time", "created"), "REAL"),
+    **dict.fromkeys(("time", "created", "float"), "REAL"),
     "bytes": "BLOB",
     **dict.fromkeys(("letter", "part", "owner", "topic", "message_id", "name", "headers", "cause"), "TEXT"),
     "partition": "partition",
@@ -134,7 +134,7 @@ _TYPES: Final = {
     "wide": "",
     **{
         name: f" IF NOT EXISTS ackwise_outbox_{name}"
-        for name in ("to_send", "tried", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent")
+        for name in ("to_send", "tried", "failed", "due", "prepared", "of_transaction", "parked", "ended", "sent", "delayed", "expired")
     },
     "insert": "INSERT",
     "keeping": "ON CONFLICT DO NOTHING",

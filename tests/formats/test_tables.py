@@ -30,7 +30,7 @@ def lines(*statements: str) -> Iterable[str]:
 
 
 def test_versions() -> None:
-    assert {each.part: each.version for each in (CLAIMS, INBOX, OUTBOX, CDC)} == {"claims": 3, "inbox": 4, "outbox": 4, "cdc": 1}
+    assert {each.part: each.version for each in (CLAIMS, INBOX, OUTBOX, CDC)} == {"claims": 3, "inbox": 4, "outbox": 5, "cdc": 1}
 
 
 def test_postgresql() -> None:
@@ -52,7 +52,7 @@ async def test_sqlite(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
         versions = connection.execute("SELECT part, version FROM ackwise_schema ORDER BY part").fetchall()
-    assert versions == [("claims", 3), ("inbox", 4), ("outbox", 4)]
+    assert versions == [("claims", 3), ("inbox", 4), ("outbox", 5)]
     check("tables-sqlite", lines(*(statement for (statement,) in made)))
 
 

@@ -9,6 +9,7 @@ CODES = {
     "LATE_SUCCESS": 19, "COMMITTED": 20, "ASSIGNED": 21, "REVOKED": 22, "GAP": 23, "SEEK": 24, "BROKER_OFFSETS": 25,
     "RECEIVED_RANGE": 26, "TX_SETTLED": 27, "ACCEPT_REFUSED": 28, "SESSION_START": 30, "HEARTBEAT": 31, "SESSION_END": 32,
     "OUTBOX_STORED": 40, "OUTBOX_SENT": 41, "OUTBOX_PARKED": 42, "OUTBOX_REQUEUED": 43, "OUTBOX_CHECKED": 44, "RELAY_POSITION": 45,
+    "OUTBOX_EXPIRED": 46,
 }  # fmt: skip
 
 
@@ -21,7 +22,7 @@ def test_codes_of_messages_fit_the_bits_of_an_int() -> None:
 
 
 def test_the_producer_side_has_codes_of_its_own() -> None:
-    assert {int(code) for code in OUTGOING} == {15, 16, 40, 41, 42, 43, 44, 45}
+    assert {int(code) for code in OUTGOING} == {15, 16, 40, 41, 42, 43, 44, 45, 46}
 
 
 def test_every_field_of_an_event_has_a_column() -> None:

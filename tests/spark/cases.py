@@ -355,6 +355,8 @@ sending("46j half messages", verdicts={0: ONCE}, unsent={"a": LATE_ROW}
 ).send("r", CHECKED, "b", ago=3900, answer="rollback").send("r", CHECKED, "c", ago=3900, answer="unknown")  # fmt: skip
 sending("46k stored, and events of a sender are missing", verdicts={0: ONCE}, unsent={"a": BLIND_ROW, "b": PARKED_ROW}
 ).send("p", STORED, "a", ago=5000).send("r", PARKED, "b", ago=4000).skip("r", 3).send("r", SENT, "c", ago=20)  # fmt: skip
+sending("46m expired, which is not lost", verdicts={0: ONCE}
+).send("p", STORED, "a", ago=5000).send("r", E.OUTBOX_EXPIRED, "a", ago=4000)  # fmt: skip
 sending("46l sent to another cluster", "0:CS W=2", verdicts={0: ONCE}, absent={1: "NEVER_SEEN"}
 ).add("p", PRODUCED, at=NOW - SECOND, cluster="another", topic="46l sent to another cluster", partition=0, offset=1)  # fmt: skip
 case("47 a topic made anew", apart={("a", "bill", 0, 0): ONCE, ("b", "bill", 0, 0): ONCE}).say("w1", "0:CS", key="x", topic_id="a").say(

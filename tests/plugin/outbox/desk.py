@@ -156,6 +156,12 @@ class Store:
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> Any:
         return await self._call("failed", failures, shards)
 
+    async def begin(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Any:
+        return await self._call("begin", rows, shards)
+
+    async def expire(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Any:
+        return await self._call("expire", rows, shards)
+
     async def free(self, **how: Any) -> Any:
         return await self._call("free", **how)
 
@@ -168,9 +174,9 @@ class Store:
     async def next_due(self, shards: Mapping[int, int]) -> Any:
         return await self._call("next_due", shards)
 
-    async def wait_for_rows(self, at_most: float) -> None:
+    async def wait_for_rows(self, at_most: float) -> bool:
         self.waits.append(at_most)
-        await self._call("wait_for_rows", min(at_most, 0.01))
+        return bool(await self._call("wait_for_rows", min(at_most, 0.01)))
 
 
 class Desk:

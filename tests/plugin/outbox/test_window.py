@@ -127,3 +127,14 @@ def test_what_was_acknowledged_is_remembered_by_id_and_message_id_and_the_oldest
     memory.forget([row(2)])
     assert not memory.has(row(2))
     assert len(memory) == 1
+
+
+def test_a_delayed_row_that_fails_holds_no_row_of_its_key_and_costs_it_no_attempt() -> None:
+    delayed = row(1)._replace(is_delayed=True)
+    found = ruled([delayed, row(2), row(3)], [lost(), BEHIND, BEHIND])
+    assert ([each.id for each, _, _ in found.failed], ids(found.behind)) == ([1], [2, 3])
+    assert ids([*Window([row(2), row(4)], {row(2).shard: 1}).still({row(2).shard: 1}, found.stopped).rows]) == []
+    tried = ruled([delayed, row(2)], [lost(), lost()])
+    assert [each.id for each, _, _ in tried.failed] == [1, 2]
+    behind = ruled([row(1), row(2)._replace(is_delayed=True)], [lost(), acked(2)])
+    assert [each.id for each, _ in behind.sent] == [2]

@@ -60,7 +60,7 @@ async def test_a_worker_that_waited_while_another_made_the_tables_makes_no_index
         for _ in range(2):  # both had found no tables
             await run(create(), AsyncpgRunner(connection))
         found = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = 'ackwise_outbox'")
-        assert len(found) == 1 + 9
+        assert len(found) == 1 + 11
     finally:
         await connection.close()
 

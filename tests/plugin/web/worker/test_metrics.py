@@ -38,7 +38,7 @@ DOCS = Path(__file__).parents[4] / "docs"
 OF_THE_LOOP = {"ackwise_ready", "ackwise_loop_turned_seconds"}
 OF_CDC = {"ackwise_cdc_sent_total", "ackwise_cdc_transactions_total", "ackwise_cdc_parked_total"}
 
-OUTBOX = OutboxState(7, 12.0, 1, 2, 3, True, 4, 5, 6, 8, 0, False, 0.0, CheckCounts())
+OUTBOX = OutboxState(7, 12.0, 1, 2, 3, True, 4, 5, 6, 8, 0, 0, False, 0.0, CheckCounts())
 
 
 def found(
