@@ -12,6 +12,7 @@ from tests.docs.pages import text
 
 from ackwise.middleware.message.outgoing import Outgoing
 from ackwise.middleware.storage.outbox import CheckAnswer, Failed, OutboxStatus, RowState, Sent, TransactionOutcome
+from ackwise.middleware.storage.rowtime import AT_ONCE, Timing
 from ackwise.stores.sql.schema import STATES
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
@@ -35,7 +36,7 @@ def test_each_state_has_its_number_and_its_names() -> None:
 
 def test_the_words_of_the_status_are_those_of_the_table() -> None:
     said = {word for *_, here, _ in rows() for word in re.findall(r"`(\w+)` in `ackwise outbox status`", here)}
-    assert said == {"prepared", "waiting", "parked"}
+    assert said == {"prepared", "waiting", "parked", "expired"}
     assert said <= {field.name for field in fields(OutboxStatus)}
 
 
@@ -43,15 +44,17 @@ async def test_the_numbers_are_in_the_table_of_the_database(tmp_path: Path) -> N
     """Each state by the way that leads to it."""
     outbox = SQLiteOutbox(tmp_path / "shop.db", keep_sent=60.0)
     await outbox.open()
-    for name in ("PREPARED", "LOCAL_COMMIT", "LOCAL_ROLLBACK", "GLOBAL_COMMIT", "MESSAGE_ERROR", "UNKNOWN"):
-        await outbox.prepare([Outgoing("orders", None, message_id=name)], name, producer_group="shop", first_check=0.0)
-    for name in ("LOCAL_COMMIT", "GLOBAL_COMMIT", "MESSAGE_ERROR"):
+    for name in ("PREPARED", "LOCAL_COMMIT", "LOCAL_ROLLBACK", "GLOBAL_COMMIT", "MESSAGE_ERROR", "UNKNOWN", "EXPIRED"):
+        timing = Timing(expires=1.0) if name == "EXPIRED" else AT_ONCE
+        await outbox.prepare([Outgoing("orders", None, message_id=name)], name, producer_group="shop", first_check=0.0, timing=timing)
+    for name in ("LOCAL_COMMIT", "GLOBAL_COMMIT", "MESSAGE_ERROR", "EXPIRED"):
         await outbox.decide(name, TransactionOutcome.COMMIT)
     await outbox.decide("LOCAL_ROLLBACK", TransactionOutcome.ROLLBACK)
     shards = await outbox.own("relay", lease=60.0, share=64)
     found = {row.message.message_id: row for row in await outbox.pending(shards, limit=10)}
     await outbox.sent([Sent(found["GLOBAL_COMMIT"].id, found["GLOBAL_COMMIT"].shard)], shards)
     await outbox.failed([Failed(found["MESSAGE_ERROR"].id, found["MESSAGE_ERROR"].shard, "refused", None)], shards)
+    await outbox.expire([Sent(found["EXPIRED"].id, found["EXPIRED"].shard)], shards)
     checked = {half.tx_id: half.id for half in await outbox.due_checks("shop", limit=10, lease=60.0)}
     await outbox.answered([CheckAnswer(checked["UNKNOWN"], TransactionOutcome.UNKNOWN)])
     await outbox.close()

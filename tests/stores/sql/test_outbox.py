@@ -128,7 +128,7 @@ async def test_shards_whose_lease_a_jump_of_the_clock_has_ended_are_not_taken() 
 
 
 async def test_rows_that_are_blocked_are_put_behind_and_others_are_looked_for() -> None:
-    columns, message = (0, 0, 10.0, 7), ("orders", b"x", b"k", None, None, b"id")
+    columns, message = (0, 0, 10.0, 7), (False, False, "orders", b"x", b"k", None, None, b"id")
     first, then = Answer([(1, *columns, False, *message), (2, *columns, True, *message)]), Answer([(3, *columns, False, *message)])
     outbox = Scripted(Behind(lambda: 100.0), WITH=first, then=then)
     assert [row.id for row in await outbox.pending({0: 1}, limit=10)] == [1, 3]
@@ -137,7 +137,7 @@ async def test_rows_that_are_blocked_are_put_behind_and_others_are_looked_for() 
 
 
 async def test_one_look_for_rows_takes_a_bounded_time_however_many_are_blocked_and_the_next_one_is_at_once() -> None:
-    blocked = Answer([(1, 0, 0, 10.0, 7, True, "orders", None, b"k", None, None, b"id")])
+    blocked = Answer([(1, 0, 0, 10.0, 7, True, False, False, "orders", None, b"k", None, None, b"id")])
     outbox = Scripted(Behind(lambda: 100.0), WITH=blocked, then=blocked)
     assert await outbox.pending({0: 1}, limit=10) == []
     assert outbox.script.asked.count("WITH") == 6
