@@ -102,6 +102,8 @@ def show_list(
 
     Exit code 0: no row is parked, or --prepared or --expired is given. 1: rows are parked. 2: the database can't be reached.
     """
+    if prepared and expired:
+        raise ConfigurationError("both --prepared and --expired were given; give one of them")
     name, store = _found(url)
     if prepared:
         _show_prepared(name, wait_for(_open_and(store, lambda: store.prepared(limit=limit, after=after))), as_json)

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.outgoing import Outgoing
-from ackwise.middleware.storage.outbox import CheckAnswer, Failed, TransactionOutcome
+from ackwise.middleware.storage.outbox import CheckAnswer, Failed, Sent, TransactionOutcome
+from ackwise.middleware.storage.rowtime import Timing
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import open_outbox
 
@@ -111,6 +112,27 @@ def test_half_messages_are_listed_and_decided_by_whoever_knows_the_outcome(path:
     code, _, errors = ackwise(f"decide {URL} tx-2 commit")
     assert (code, "no message of the transaction tx-2 is prepared" in errors) == (2, True)
     assert facts(f"status {URL}")[1]["waiting"] == 1
+
+
+def test_rows_that_expired_are_listed_apart_from_parked_ones(path: Path) -> None:
+    async def expire() -> None:
+        store = open_outbox(URL)
+        await store.open()
+        await store.prepare([Outgoing("offers", b"secret", message_id="id-1")], "tx-1", producer_group="shop", timing=Timing(expires=1.0))
+        await store.decide("tx-1", TransactionOutcome.COMMIT)
+        (row,) = await store.pending(shards := await store.own("relay", lease=60.0, share=64), limit=10)
+        assert await store.expire([Sent(row.id, row.shard)], shards) == 1
+        await store.close()
+
+    assert facts(f"init {URL}")[0] == 0
+    assert ackwise(f"list {URL} --expired")[:2] == (0, "no row is expired\n")
+    asyncio.run(expire())
+    code, found = facts(f"list {URL} --expired")
+    assert (code, [(row["message_id"], row["cause"]) for row in found["expired"]]) == (0, [("id-1", "expired")])
+    assert ackwise(f"list {URL}")[:2] == (0, "no row is parked\n")
+    assert (facts(f"status {URL}")[1]["expired"], "expired unsent" in ackwise(f"status {URL}")[1]) == (1, True)
+    code, _, errors = ackwise(f"list {URL} --expired --prepared")
+    assert (code, "both --prepared and --expired" in errors) == (2, True)
 
 
 def test_release_lets_the_other_kind_of_relay_begin_once_no_relay_is_there(path: Path) -> None:
