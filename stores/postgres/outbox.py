@@ -66,7 +66,7 @@ WHERE r.key_hash = f.k AND {is_behind r} AND r.id BETWEEN f.a AND f.z""",
 WITH seen AS (
     SELECT * FROM ({due_rows due IS NULL AND id > :floor} id LIMIT :limit)
         UNION ALL {due_rows due IS NULL AND next_at IS NOT NULL AND id <= :floor} id LIMIT :limit)
-        UNION ALL {due_rows due IS NOT NULL} next_at LIMIT :limit)) AS found ORDER BY id LIMIT :limit
+        UNION ALL {due_rows due IS NOT NULL AND next_at <= statement_timestamp()} next_at LIMIT :limit)) AS found ORDER BY id LIMIT :limit
 ), {judged seen}, summed AS (
     SELECT *, sum(CASE WHEN is_blocked THEN 0 ELSE size END) OVER (ORDER BY id) - size AS before_it FROM judged
 )

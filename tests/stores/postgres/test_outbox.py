@@ -18,11 +18,11 @@ from tests.stores.cases import case
 from tests.waiting import PATIENCE
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.storage.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
+from ackwise.middleware.storage.outbox import SHARDS, CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
 from ackwise.stores.conformance.outbox import OutboxConformance
 from ackwise.stores.conformance.outboxwriting import message
 from ackwise.stores.postgres.driver import AsyncpgRunner
-from ackwise.stores.postgres.outbox import Listening, Postgres, PostgresOutbox, channel_of, from_url
+from ackwise.stores.postgres.outbox import _SESSION, Listening, Postgres, PostgresOutbox, channel_of, from_url
 from ackwise.stores.postgres.schema import layout
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.options import OUTBOX
@@ -618,3 +618,23 @@ async def test_a_row_that_becomes_due_while_rows_are_read_is_not_overtaken(postg
         assert given in ([], [b"first"], [b"first", b"second"])
     await connection.close()
     await outbox.close()
+
+
+async def test_a_read_passes_over_no_row_whose_time_has_not_come(postgres_url: str) -> None:
+    outbox = PostgresOutbox(postgres_url, prefix="delayed_")
+    await outbox.open()
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for name, value in _SESSION.items():
+            await connection.execute(f"SET {name} = '{value}'")
+        await connection.execute(
+            "INSERT INTO delayed_outbox (message_id, shard, topic, size, due, next_at) "
+            "SELECT i::text, i % 64, 'orders', 1, -1, now() + interval '1 day' FROM generate_series(1, 2000) AS i"
+        )
+        seek = {"shards": list(range(SHARDS)), "blocked": [], "under_way": [], "block_key": True, "limit": 500, "most": 10**7, "floor": 0}
+        read = Postgres(Tables(None, "delayed_")).say("{pending}", **seek)
+        plan = [line for (line,) in await connection.fetch("EXPLAIN (ANALYZE, COSTS OFF) " + read.text, *read.values)]
+        assert not [line for line in plan if "Rows Removed" in line], plan
+    finally:
+        await connection.close()
+        await outbox.close()
