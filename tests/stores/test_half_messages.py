@@ -245,7 +245,8 @@ async def test_two_instances_are_given_different_contents_and_the_first_is_sent_
 
     async with _opened(shop.outbox_url) as outbox, _opened(shop.outbox_url) as other:
         await outbox.prepare([Outgoing("bills", None, b"42", message_id="half")], "tx", producer_group="orders", first_check=0.0)
-        looks = [CheckBack(_Impatient(outbox), producer_group="orders", check=slow), CheckBack(other, producer_group="orders", check=quick)]
+        impatient: Any = _Impatient(outbox)
+        looks = [CheckBack(impatient, producer_group="orders", check=slow), CheckBack(other, producer_group="orders", check=quick)]
         looking = asyncio.create_task(looks[0].look())
         await second_asks.wait()
         assert await looks[1].look() == 1

@@ -86,7 +86,8 @@ class Bytewise(str):
 def decoded(value: bytes, encoding: str) -> str:
     """The text of `value`. Bytes that are none in `encoding` become surrogates, which can't be encoded again by mistake."""
     if isinstance(encoding, Bytewise):
-        return codecs.charmap_decode(value, "surrogateescape", encoding)[0]
+        characters: Any = encoding  # a text of 256 characters is what it takes first
+        return codecs.charmap_decode(value, "surrogateescape", characters)[0]
     return value.decode(encoding, "surrogateescape")
 
 

@@ -142,6 +142,7 @@ def test_times_are_written_as_those_of_a_producer() -> None:
     assert timing_of(delay="5m", expires="1h") == Timing(-300.0, -3600.0)
     assert timing_of(at=there, expires=there + datetime.timedelta(days=1)) == Timing(there.timestamp(), there.timestamp() + 86400)
     assert timing_of(at=5) == Timing(5.0)
+    wrong: Any
     for wrong, said in (
         ({"delay": 1, "at": 5}, "both given"),
         ({"delay": True}, "delay is True"),
