@@ -335,8 +335,8 @@ def connections_of(client: Any) -> Any:
 
 
 def client_id_of(client: Any) -> str:
-    """The name that `client` has at the brokers."""
-    return cast(str, connections_of(client)._client_id)
+    """The name that `client` has at the brokers; empty for one without connections, as a fake one."""
+    return str(getattr(connections_of(client), "_client_id", ""))
 
 
 def identity_of(client: Any) -> dict[str, Any]:

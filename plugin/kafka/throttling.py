@@ -6,7 +6,7 @@ import threading
 from typing import Any, Final
 
 from ackwise.middleware.log import Log, LogThrottle
-from ackwise.plugin.kafka.aiokafkainternals import connections_of, watch_answers
+from ackwise.plugin.kafka.aiokafkainternals import client_id_of, watch_answers
 
 log = Log()
 
@@ -39,5 +39,5 @@ THROTTLING: Final = Throttling()
 
 def watch_throttling(client: Any, throttling: Throttling = THROTTLING) -> None:
     """Let `throttling` count the answers to `client`: a started consumer, producer or admin client."""
-    name = str(getattr(connections_of(client), "_client_id", ""))
+    name = client_id_of(client)
     watch_answers(client, lambda broker, answer: throttling.note(name, broker, getattr(answer, "throttle_time_ms", 0)))
