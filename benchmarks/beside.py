@@ -211,7 +211,7 @@ class Bench:
             return rows / (time.perf_counter() - begun)
 
     async def park(self, behind: int) -> float:
-        """Park a row with so many behind it; seconds until a relay has put them aside."""
+        """Park a row with `behind` rows of its key behind it; seconds until a relay has put them aside."""
         connection, database = await self.database.connect(), self.database
         insert = f"INSERT INTO ackwise_outbox ({_COLUMNS}) SELECT {database.now}, {_ROW}, "
         await database.execute(connection, f"{insert}5, 1")

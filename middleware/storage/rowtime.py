@@ -18,7 +18,7 @@ Expires = datetime.datetime | float | str | None
 
 
 class Timing(NamedTuple):
-    """Epoch seconds; below 0, so many seconds after the row is written, or after the commit of a half message. `None`: no such time."""
+    """Epoch seconds; below 0, seconds after the row is written, or after the commit of a half message. `None`: no such time."""
 
     due: float | None = None
     """It is sent then, outside of the order of its key."""

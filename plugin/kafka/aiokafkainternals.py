@@ -374,7 +374,8 @@ async def send(client: Any, broker: int | None, request: Any) -> Any:
 def watch_answers(client: Any, look: Callable[[int, Any], None]) -> None:
     """Let `look` see each answer of a broker, by its number, to a request of `client` that expects one; once for each client."""
     connections = connections_of(client)
-    if connections is None or "send" in vars(connections):
+    attributes = getattr(connections, "__dict__", None)  # a fake client may have none
+    if attributes is None or "send" in attributes:
         return
 
     async def watched(broker: int, request: Any, **options: Any) -> Any:

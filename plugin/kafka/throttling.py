@@ -40,4 +40,10 @@ THROTTLING: Final = Throttling()
 def watch_throttling(client: Any, throttling: Throttling = THROTTLING) -> None:
     """Let `throttling` count the answers to `client`: a started consumer, producer or admin client."""
     name = client_id_of(client)
-    watch_answers(client, lambda broker, answer: throttling.note(name, broker, getattr(answer, "throttle_time_ms", 0)))
+
+    def look(broker: int, answer: Any) -> None:
+        milliseconds = getattr(answer, "throttle_time_ms", 0)
+        if isinstance(milliseconds, int):  # whatever it is, the request was answered
+            throttling.note(name, broker, milliseconds)
+
+    watch_answers(client, look)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -57,6 +59,24 @@ async def test_a_client_that_is_watched_twice_is_counted_once() -> None:
             before = THROTTLING.seconds
             await producer.send_and_wait("orders", b"v")
             assert THROTTLING.seconds == before + 0.25
+
+
+async def test_an_answer_that_says_nothing_of_a_delay_reaches_who_asked_and_a_client_without_connections_is_let_be() -> None:
+    class Connections:
+        async def send(self, broker: int, request: object) -> object:
+            return request
+
+    class Client:
+        client = Connections()
+
+    throttling, client = Throttling(), Client()
+    for fake in (None, object(), client):
+        watch_throttling(fake, throttling)
+    for delay in (None, "250", 1e9):
+        asked = SimpleNamespace(throttle_time_ms=delay)
+        assert await client.client.send(1, asked) is asked
+    await client.client.send(1, SimpleNamespace(throttle_time_ms=250))
+    assert throttling.seconds == 0.25
 
 
 def test_there_is_one_line_a_minute_with_the_seconds_since_the_last(caplog: pytest.LogCaptureFixture) -> None:
