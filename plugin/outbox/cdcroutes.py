@@ -378,7 +378,7 @@ class OutboxRows:
         return [change_message for change_message in change_messages if change_message.row is None or change_message.row.id not in waiting]
 
     def _is_held(self, row: OutboxRow) -> bool:
-        key = self._key(row)
+        key = key_of(row)
         return key is not None and row.id > self._keys.get(key, row.id)
 
     async def _written(self, failures: Sequence[Failed]) -> set[int]:
@@ -491,9 +491,6 @@ class OutboxRows:
         if holder.key is not None and (self._blocks or not holder.is_parked):
             key = holder.topic, holder.key
             self._keys[key] = min(holder.id, self._keys.get(key, holder.id))
-
-    def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
-        return None if row is None else key_of(row)
 
 
 def _sent_of(change_messages: Sequence[ChangeMessage]) -> list[Sent]:
