@@ -223,6 +223,15 @@ async def test_no_row_overtakes_one_of_its_key_that_failed_however_long_reads_la
         assert [int(value) for value in desk.log.of_key(key or b"")] == [*range(40)], key
 
 
+async def test_rows_that_were_read_while_an_earlier_one_of_their_key_failed_are_not_sent_before_it() -> None:
+    desk = Desk(batch=2, lease=600.0)
+    desk.refuse = _refusing(b"0", times=4)
+    desk.book.add(*desk.orders(1, 8))
+    async with desk.running(desk.relay()):
+        await desk.until(desk.is_empty, step=0.05)
+    assert [message.value for message in desk.log.messages] == [b"%d" % number for number in range(8)]
+
+
 def _kill(store: Store, task: asyncio.Task[None]) -> None:
     """As kill -9 does: from now on it reaches nothing, and frees nothing."""
 
