@@ -243,7 +243,7 @@ async def test_a_database_of_another_encoding_is_read_in_it(postgres: SharedServ
             await until(lambda: bool(seen) and seen[-1].row["id"] == 3)
         assert {change.row[text] for change in seen} - {"\udc81"} == {text}
         assert seen[0].table == f"public.{text}"
-        await database.execute("SELECT pg_drop_replication_slot($1)", other.slot)
+        await other.drop_slot()
     finally:
         await database.close()
         await world.database.execute(f"DROP DATABASE {name} WITH (FORCE)")
