@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class EventCode(enum.IntEnum):
@@ -83,6 +83,8 @@ class Kind(enum.Enum):
     BOOL = "bool"
     STRING = "string"
     TIMESTAMP = "timestamp[us, UTC]"
+    INT32_LIST = "list<int32>"
+    INT64_LIST = "list<int64>"
 
 
 class Column(NamedTuple):
@@ -93,7 +95,7 @@ class Column(NamedTuple):
     nullable: bool = True
 
 
-COLUMNS: tuple[Column, ...] = (
+EVENT_COLUMNS: tuple[Column, ...] = (
     Column("schema_version", Kind.INT16, nullable=False),
     Column("writer_id", Kind.INT64, nullable=False),
     Column("seq", Kind.INT64, nullable=False),
@@ -131,7 +133,38 @@ COLUMNS: tuple[Column, ...] = (
     Column("proved", Kind.BOOL),
     Column("mono_ns", Kind.INT64),
 )
-"""The exported table, one row per event. `from_commit`: ASSIGNED, its position came from a committed offset."""
+"""The columns of an event. `from_commit`: ASSIGNED, its position came from a committed offset."""
+
+RUN_COLUMNS: tuple[Column, ...] = (
+    Column("n", Kind.INT32),
+    Column("last_offset", Kind.INT64),
+    Column("masks", Kind.INT64_LIST),
+    Column("record_ts_max", Kind.TIMESTAMP),
+    Column("record_ms", Kind.INT64_LIST),
+    Column("hashes", Kind.INT64_LIST),
+    Column("order_hashes", Kind.INT32_LIST),
+    Column("at_us", Kind.INT32_LIST),
+    Column("seqs", Kind.INT32_LIST),
+    Column("took_us", Kind.INT32_LIST),
+    Column("ok_n", Kind.INT32),
+    Column("ok_masks", Kind.INT64_LIST),
+    Column("ok_seq", Kind.INT64),
+    Column("ok_seqs", Kind.INT32_LIST),
+    Column("ok_ts", Kind.TIMESTAMP),
+    Column("ok_ts_max", Kind.TIMESTAMP),
+    Column("ok_us", Kind.INT32_LIST),
+    Column("ok_mono_ns", Kind.INT64),
+    Column("least_us", Kind.INT64),
+    Column("claim_seq", Kind.INT64),
+)
+"""What a run row has besides: the same happened to `n` messages, and the columns of an event describe the first one.
+
+A list of values has one for each message, in the order of offsets. `stores/journal/runs.py` makes run rows and says what each
+column means.
+"""
+
+COLUMNS: tuple[Column, ...] = (*EVENT_COLUMNS, *RUN_COLUMNS)
+"""The exported table: a row per event, whose `n` is null, or per run."""
 
 
 class Event(NamedTuple):

@@ -66,7 +66,7 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
     from rich.progress import Progress
 
     from ackwise.plugin.topics.eventtopic import event_topic
-    from ackwise.spark.events.sources import as_written, exported, writer_of
+    from ackwise.spark.events.sources import as_written, events_of, exported, writer_of
     from ackwise.spark.topic.published import published
     from ackwise.spark.topic.records import records_of
     from ackwise.stores.journal import recover
@@ -83,10 +83,10 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
             there = as_written(there, known)
             missing = [file for file in there.files if file not in known]
             for file in progress.track(missing, description=f"sending to {escape(topic)}"):
-                records = list(records_of(file))
-                await to.publish(records)
+                await to.publish(list(records_of(file)))
                 known.add(file)
-                events += len(records)
+                named = events_of(file)
+                events += 0 if named is None else named.after - named.first
     return Sent(len(missing), events, len({writer_of(file) for file in missing}), there)
 
 

@@ -11,9 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 __all__ = ["Disputed", "disputed"]
+
+#: What names the event, and the monotonic clock: within a run it is known to half a millisecond, and runs may be cut in several ways.
+_NOT_COMPARED: Final = ("file", "writer_id", "seq", "mono_ns")
 
 
 class Disputed(NamedTuple):
@@ -62,13 +65,15 @@ def _differences(writer: int, files: Sequence[Path]) -> Iterator[Disputed]:
     from pyarrow.compute import SortOptions
     from pyarrow.compute import call_function as call
 
-    rows = pa.concat_tables([_read(path, place) for place, path in enumerate(files)])
+    from ackwise.spark.local.exploding import exploded
+
+    rows = exploded(pa.concat_tables([_read(path, place) for place, path in enumerate(files)]), "file")
     rows = rows.take(call("sort_indices", [rows], options=SortOptions([("writer_id", "ascending"), ("seq", "ascending")])))
     one, other = rows.slice(0, len(rows) - 1), rows.slice(1)
     same = call("and", [call("equal", [one[name], other[name]]) for name in ("writer_id", "seq")])
     differ = pa.array([False] * len(one))
     for name in rows.schema.names:
-        if name not in ("file", "writer_id", "seq"):
+        if name not in _NOT_COMPARED:
             differ = call("or", [differ, _differ(one[name], other[name])])
     found = one.append_column("other", other["file"]).filter(call("and", [same, differ]))
     told = zip(*(found[name].to_pylist() for name in ("seq", "file", "other")), strict=True)

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from ackwise.middleware.events import COLUMNS, OUTGOING, EventCode, Kind
+from ackwise.middleware.events import COLUMNS, EVENT_COLUMNS, OUTGOING, EventCode, Kind
 from ackwise.spark.frames import Column, DataFrame, F
 
-__all__ = ["EVENT_SCHEMA", "EVENT_TYPES", "MESSAGE_CODES", "is_about_a_message", "is_any", "is_retention", "micros", "project", "told_by"]
+__all__ = [
+    "EVENT_SCHEMA",
+    "EVENT_TYPES",
+    "FILE_SCHEMA",
+    "MESSAGE_CODES",
+    "ROW_TYPES",
+    "is_about_a_message",
+    "is_any",
+    "is_retention",
+    "micros",
+    "project",
+    "told_by",
+]
 
 #: The codes that are about one message which the group consumes.
 MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code not in OUTGOING)
@@ -23,12 +35,17 @@ _TYPES: Final = {
     Kind.BOOL: "boolean",
     Kind.STRING: "string",
     Kind.TIMESTAMP: "timestamp",
+    Kind.INT32_LIST: "array<int>",
+    Kind.INT64_LIST: "array<bigint>",
 }
 
 #: The type of each column of an event, in the words of SQL.
-EVENT_TYPES: Final = {column.name: _TYPES[column.kind] for column in COLUMNS}
-#: Given to the reader, and never inferred.
+EVENT_TYPES: Final = {column.name: _TYPES[column.kind] for column in EVENT_COLUMNS}
 EVENT_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in EVENT_TYPES.items())
+#: The same of a row of a file, see `runs.explode`.
+ROW_TYPES: Final = {column.name: _TYPES[column.kind] for column in COLUMNS}
+#: Given to the reader, and never inferred.
+FILE_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in ROW_TYPES.items())
 
 
 def micros(seconds: float) -> int:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.damage import damage, strangeness
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Evidence",
     "Exported",
+    "Named",
     "NoEvents",
     "as_written",
     "check_root",
+    "counted",
+    "events_of",
     "exported",
     "gathered",
     "read_events",
@@ -43,7 +46,7 @@ __all__ = [
     "writer_of",
 ]
 
-_FILE_NAME: Final = re.compile(r"events-[0-9a-f]{16}-\d{12,}-\d{12,}\.parquet")
+_FILE_NAME: Final = re.compile(r"events-([0-9a-f]{16})-(\d{12,})-(\d{12,})\.parquet")
 _MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
 _READERS: Final = 4  # files at once
 _SMALLEST: Final = 12  # bytes: two magics and the length of the footer
@@ -100,9 +103,32 @@ def as_written(there: Exported, known: Container[Path] = ()) -> Exported:
     return there._replace(files=[path for path in there.files if path not in found], torn={**there.torn, **found})
 
 
+class Named(NamedTuple):
+    """What the name of a file says of its events."""
+
+    writer_id: int
+    first: int
+    after: int
+    """The number after the last one."""
+
+
+def events_of(path: Path) -> Named | None:
+    """Return what the name of a file says; `None` if it is not the name of one of events."""
+    found = _FILE_NAME.fullmatch(path.name)
+    return None if found is None else Named(int(found[1], 16), int(found[2]), int(found[3]) + 1)
+
+
 def writer_of(path: Path) -> int:
     """Return the writer of a file of events, from its name."""
     return int(path.name.split("-")[1], 16)
+
+
+def counted(rows: Any) -> int:
+    """Return how many events are in rows of Arrow, of which `n` and `ok_n` are enough."""
+    from pyarrow.compute import call_function as call
+
+    each = call("add", [call("coalesce", [rows["n"], 1]), call("coalesce", [rows["ok_n"], 0])])
+    return int(call("sum", [each]).as_py() or 0)
 
 
 @contextmanager
@@ -124,14 +150,15 @@ def gathered(roots: Sequence[Path], scratch: Path, known: Container[Path] = ()) 
 
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
     """Return the events of all files."""
-    from ackwise.spark.events.schema import EVENT_SCHEMA  # here, since files are found without Spark, too
+    from ackwise.spark.events.runs import explode
+    from ackwise.spark.events.schema import FILE_SCHEMA  # here, since files are found without Spark, too
     from ackwise.stores.journal.parquet import SCHEMA
 
     if not evidence.files:
-        return spark.createDataFrame(SCHEMA.empty_table())
+        return explode(spark.createDataFrame(SCHEMA.empty_table()))
     # Paths are taken literally: else Spark takes a bracket for a pattern and finds no file.
     read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
-    events = read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+    events = explode(read.schema(FILE_SCHEMA).parquet(*map(str, evidence.files)))
     for each in evidence.disputed:  # hardly ever one
         events = events.where(f"NOT (writer_id = {each.writer} AND seq >= {each.first} AND seq < {each.after})")
     return events

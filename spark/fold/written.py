@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ackwise.spark.events.numbers import Run, joined, runs_in, without
-from ackwise.spark.events.sources import Evidence
+from ackwise.spark.events.sources import Evidence, counted, events_of
 from ackwise.spark.fold.tracks import SeqRun
 
 __all__ = ["Written", "written_in"]
@@ -54,20 +54,35 @@ def _disputed(evidence: Evidence, writer_id: int) -> list[Run]:
 
 
 def _numbers(path: Path) -> dict[int, list[Run]]:
-    """Return the runs of numbers by writer."""
-    return {writer_id: runs_in(numbers) for writer_id, numbers in _by_writer(path)}
+    """Return the runs of numbers by writer. Where the rows of a file have as many as its name says, these are what it has."""
+    rows = _read(path, ["n", "ok_n"])
+    if (named := events_of(path)) is not None and counted(rows) == named.after - named.first:
+        return {named.writer_id: [(named.first, named.after)]}
+    found: dict[int, list[Run]] = {}
+    for writer_id, numbers in _by_writer(path):
+        found[writer_id] = runs_in(numbers)
+    return found
 
 
 def _by_writer(path: Path) -> Iterator[tuple[int, Any]]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        rows = pq.ParquetFile(path, page_checksum_verification=True).read(columns=_IDENTITY, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise OSError(errno.EIO, f"can't be read as events: {str(error).splitlines()[0]}", str(path)) from error
+    from ackwise.spark.local.exploding import exploded
+
+    rows = _read(path, None)
+    rows = (rows if rows["n"].null_count == len(rows) else exploded(rows)).select(_IDENTITY)
     if any(column.null_count for column in rows.columns):
         rows = rows.drop_null()
     grouped = rows.group_by("writer_id", use_threads=False).aggregate([("seq", "list")])
     for writer_id, numbers in zip(grouped["writer_id"].to_pylist(), grouped["seq_list"], strict=True):
         yield writer_id, numbers.values.cast(pa.int64())
+
+
+def _read(path: Path, columns: Sequence[str] | None) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True).read(columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise OSError(errno.EIO, f"can't be read as events: {str(error).splitlines()[0]}", str(path)) from error

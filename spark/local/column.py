@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-__all__ = ["WHOLE_NUMBER", "Case", "Column", "Literal", "Ordered", "identifier", "sql_of", "type_of"]
+__all__ = ["WHOLE_NUMBER", "Case", "Column", "Literal", "Ordered", "Zipped", "identifier", "sql_of", "type_of"]
 
 Literal = str | int | float | bool | None
 
@@ -133,6 +133,13 @@ class Case(Column):
 
     def otherwise(self, value: Any) -> Column:
         return Column(f"{self.sql.removesuffix(' END')} ELSE {sql_of(value)} END)".replace("CASE", "(CASE", 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Zipped(Column):
+    """Lists side by side, of which DuckDB makes rows without putting them together."""
+
+    columns: Sequence[Column] = ()
 
 
 @dataclass(frozen=True)

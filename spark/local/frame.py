@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ackwise.spark.local.column import Column, Ordered, identifier
+from ackwise.spark.local.column import Column, Ordered, Zipped, identifier
 
 __all__ = ["DataFrame", "Database", "Row"]
 
@@ -183,7 +183,7 @@ class DataFrame:
 
     def _query(self, chosen: Sequence[Column], more: str = "") -> DataFrame:
         names, texts = list[str](), list[str]()
-        for column in chosen:
+        for column in (part for each in chosen for part in (each.columns if isinstance(each, Zipped) else [each])):
             if "recursive := true" in column.sql:  # its fields become columns
                 texts.append(column.sql)
                 names.extend(self._database.columns_of(f"SELECT {column.sql} FROM ({self.sql}) AS {self._name}"))

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from ackwise.spark.local.column import Case, Column, identifier, sql_of
+from ackwise.spark.local.column import Case, Column, Zipped, identifier, sql_of
 
 __all__ = [
     "abs",
     "array",
     "array_compact",
+    "arrays_zip",
     "bit_count",
     "bit_or",
     "bitwise_not",
@@ -45,9 +46,11 @@ __all__ = [
     "sequence",
     "shiftleft",
     "shiftright",
+    "size",
     "struct",
     "sum",
     "timestamp_micros",
+    "transform",
     "unix_micros",
     "when",
     "xxhash64",
@@ -111,13 +114,13 @@ coalesce = _call("coalesce({})")
 explode = _call("unnest({})")
 floor = _call("CAST(floor({}) AS BIGINT)")
 greatest = _call("greatest({})")
-inline = _call("unnest({}, recursive := true)")
 least = _call("least({})")
 log = _call("ln({})")
 log10 = _call("log10({})")
 nullif = _call("nullif({})")
 pow = _call("pow({})")
 row_number = _call("row_number()")
+size = _call("CAST(len({}) AS INTEGER)")
 sequence = _call("generate_series({})")
 timestamp_micros = _call("make_timestamp({})")
 unix_micros = _call("epoch_us({})")
@@ -129,6 +132,18 @@ array_compact = _call("list_filter({}, lambda each: each IS NOT NULL)")
 def struct(*columns: str | Column) -> Column:
     parts = [each if isinstance(each, Column) else col(each) for each in columns]
     return Column("struct_pack(" + ", ".join(f"{identifier(part.name)} := {part.sql}" for part in parts) + ")")
+
+
+def arrays_zip(*lists: str) -> Zipped:
+    return Zipped("", columns=[Column(f"unnest({identifier(name)})", name) for name in lists])
+
+
+def inline(values: Column) -> Column:
+    return values if isinstance(values, Zipped) else Column(f"unnest({values.sql}, recursive := true)")
+
+
+def transform(values: Column, change: Callable[[Column], Column]) -> Column:
+    return Column(f"list_transform({values.sql}, lambda place: {change(Column('place')).sql})")
 
 
 def filter(values: Column, keep: Callable[[Column], Column]) -> Column:

@@ -17,15 +17,16 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from ackwise.spark.events.invalid_records import InvalidRecords, note
-from ackwise.spark.events.schema import EVENT_TYPES
+from ackwise.spark.events.runs import explode
+from ackwise.spark.events.schema import EVENT_TYPES, ROW_TYPES
 from ackwise.stores.journal.layout import make_directories, sync_directory
 
 __all__ = ["Landing", "as_files", "read_records"]
 
-#: The value of a record, as JSON: the columns of an event, times as microseconds. Spark puts what it can't read aside.
+#: The value of a record, as JSON: a row of a file, times as microseconds. Spark puts what it can't read aside.
 _UNREAD: Final = "_unread"
 _RECORD: Final = ", ".join(
-    [*(f"{name} {'bigint' if kind == 'timestamp' else kind}" for name, kind in EVENT_TYPES.items()), f"{_UNREAD} string"]
+    [*(f"{name} {'bigint' if kind == 'timestamp' else kind}" for name, kind in ROW_TYPES.items()), f"{_UNREAD} string"]
 )
 _IDENTITY: Final = ("writer_id", "seq", "event_type", "event_ts")
 #: The name of a file, as the folders that Spark makes of columns.
@@ -49,9 +50,10 @@ class Landing:
         read = read_records(records).persist()
         try:
             invalid = self._note(read.where("event IS NULL"), batch)
-            self._write(as_files(read.where("event IS NOT NULL").select("event.*")))
+            rows = read.where("event IS NOT NULL").select("event.*")
+            self._write(as_files(explode(rows)))
             self.invalid += invalid
-            self.count += read.count() - invalid
+            self.count += rows.agg(F.sum(F.coalesce("n", F.lit(1)) + F.coalesce("ok_n", F.lit(0)))).collect()[0][0] or 0
         finally:
             read.unpersist()
         self._progress(f"{self.count:,} events")
@@ -76,7 +78,7 @@ class Landing:
 
 
 def read_records(records: DataFrame) -> DataFrame:
-    """`topic`, `partition`, `offset` and `key` of records, and `event`, with its columns; null where the value is no event."""
+    """`topic`, `partition`, `offset` and `key` of records, and `event`, a row of a file; null where the value is none."""
     value = F.col("value").cast("string")
     read = records.select(
         *("topic", "partition", "offset", F.col("key").cast("string").alias("key")),
@@ -86,8 +88,8 @@ def read_records(records: DataFrame) -> DataFrame:
     for name in _IDENTITY:
         whole &= F.col(f"read.{name}").isNotNull()
     whole &= F.col("read.seq") >= 0  # otherwise no file could be named by it
-    times = {name for name, kind in EVENT_TYPES.items() if kind == "timestamp"}
-    columns = [(F.timestamp_micros(f"read.{name}") if name in times else F.col(f"read.{name}")).alias(name) for name in EVENT_TYPES]
+    times = {name for name, kind in ROW_TYPES.items() if kind == "timestamp"}
+    columns = [(F.timestamp_micros(f"read.{name}") if name in times else F.col(f"read.{name}")).alias(name) for name in ROW_TYPES]
     return read.select("topic", "partition", "offset", "key", F.when(whole, F.struct(*columns)).alias("event"))
 
 
@@ -102,8 +104,9 @@ def as_files(events: DataFrame) -> DataFrame:
     of_run = Window.partitionBy("writer_id", "run").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     name = F.format_string("events-%016x-%012d-%012d", "writer_id", F.first("seq").over(of_run), F.last("seq").over(of_run))
     closed = F.last("event_ts").over(of_run)
+    in_runs = [F.lit(None).cast(kind).alias(name) for name, kind in ROW_TYPES.items() if name not in EVENT_TYPES]
     named = once.select(
-        *EVENT_TYPES, F.date_format(closed, "yyyy-MM-dd").alias("dt"), F.date_format(closed, "HH").alias("hr"), name.alias("file")
+        *EVENT_TYPES, *in_runs, F.date_format(closed, "yyyy-MM-dd").alias("dt"), F.date_format(closed, "HH").alias("hr"), name.alias("file")
     )
     return named.sortWithinPartitions(*_FOLDERS, "seq")
 

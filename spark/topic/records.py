@@ -1,4 +1,4 @@
-"""An event as a Kafka record: the writer is the key, one JSON object the value."""
+"""A row of a file of events as a Kafka record: the writer is the key, one JSON object the value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KafkaRecord = tuple[bytes, bytes]
 
 
 def records_of(file: Path) -> Iterator[KafkaRecord]:
-    """Yield the events of an exported file, in its order. Null columns are left out.
+    """Yield the rows of an exported file, in its order. Null columns are left out.
 
     Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is not Parquet.
     """

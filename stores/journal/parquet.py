@@ -1,22 +1,23 @@
-"""A log file as an Arrow table and as a Parquet file: the only module of the journal that imports pyarrow."""
+"""A log file as a Parquet file: row groups of run rows, then row groups of single rows. The only module that imports pyarrow."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import struct
-from array import array
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.compute import call_function as call
 
-from ackwise.middleware.eventlog import FIELDS, NONE, EventLog, Field
-from ackwise.middleware.events import COLUMNS, Column, Kind
+from ackwise.middleware.eventlog import FIELDS, NONE, EventLog
+from ackwise.middleware.events import COLUMNS, EVENT_COLUMNS, Column, Kind
 from ackwise.stores.journal.layout import FILE_MODE, create_regular, make_directories, parquet_path, sync_directory
+from ackwise.stores.journal.runs import LONGEST, Lists, parts_of
 from ackwise.stores.journal.sums import KEY, PLACEHOLDER, sealed
 
 # Microseconds with a zone: Spark refuses nanoseconds, and reads a time without a zone as TIMESTAMP_NTZ.
@@ -28,44 +29,47 @@ _TYPES = {
     Kind.BOOL: pa.bool_(),
     Kind.STRING: pa.string(),
     Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
+    Kind.INT32_LIST: pa.list_(pa.field("element", pa.int32())),
+    Kind.INT64_LIST: pa.list_(pa.field("element", pa.int64())),
 }
 SCHEMA = pa.schema([pa.field(column.name, _TYPES[column.kind], column.nullable) for column in COLUMNS])
 
 #: In the file's metadata: how many events of each code its writer had recorded before, as a JSON object.
 _COUNTS: Final = b"ackwise.counts"
 
-_WIDTHS = {"q": pa.int64(), "i": pa.int32(), "h": pa.int16(), "b": pa.int8()}
-_FIELDS = {field.name: field for field in FIELDS}
-_FIELD_OF = {"event_type": "code", "event_ts": "at_ns", "record_ts": "record_ts_ms", "due_ts": "due_ms"}
+_WIDTHS: Final = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
+_FIELDS: Final = {field.name: field for field in FIELDS}
+_FIELD_OF: Final = {"event_type": "code", "event_ts": "at_us", "record_ts": "record_ts_ms", "due_ts": "due_ms"}
+_NONE: Final = NONE["q"]
 
 # 0001-01-01 and 9999-12-31, as milliseconds: neither Python nor SQL has dates beyond, and a producer may send any number.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 # A dictionary pays where values repeat; a key or a JSON object hardly does. Numbers grow in small steps.
 _REPEATING = [column.name for column in COLUMNS if column.kind is Kind.STRING and column.name not in ("dedup_key", "attrs")]
-_GROWING = [column.name for column in COLUMNS if column.kind not in (Kind.STRING, Kind.BOOL)]
+_LISTS = [column.name for column in COLUMNS if column.kind in (Kind.INT32_LIST, Kind.INT64_LIST)]
+_GROWING = [column.name for column in COLUMNS if column.kind not in (Kind.STRING, Kind.BOOL) and column.name not in _LISTS]
 #: How files of events are written.
 WRITE_OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
     "use_dictionary": _REPEATING,
-    "column_encoding": dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED"),
-    "write_statistics": ["partition", "offset", "event_ts"],
+    "column_encoding": {
+        **dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED"),
+        **{f"{name}.list.element": "DELTA_BINARY_PACKED" for name in _LISTS},
+    },
+    "write_statistics": ["partition", "offset", "last_offset", "event_ts", "n"],
     "write_page_checksum": True,  # a bit that flips on the disk must not become another verdict
 }
 
 
-def to_table(log: EventLog) -> pa.Table:
-    """The log's events as a table of `SCHEMA`, moved column by column and never as Python values."""
-    table = pa.table([_column(column, log) for column in COLUMNS], schema=SCHEMA)
-    counts = log.header.counts
-    return table if counts is None else table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)})
-
-
-def content_of(table: pa.Table, name: str) -> bytes:
-    """Return the content of an event file of this name, with its sum."""
-    known = {**(table.schema.metadata or {}), KEY: PLACEHOLDER}
+def content_of(tables: Sequence[pa.Table], name: str, metadata: Mapping[bytes, bytes] | None = None) -> bytes:
+    """Return the content of an event file of this name, with its sum. Each table is in row groups of its own."""
     written = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(known), written, **WRITE_OPTIONS)
+    schema = SCHEMA.with_metadata({**(metadata or {}), KEY: PLACEHOLDER})
+    with pq.ParquetWriter(written, schema, **WRITE_OPTIONS) as writer:
+        for table in tables:
+            if len(table) or table is tables[-1]:
+                writer.write_table(table.replace_schema_metadata(schema.metadata))
     return sealed(written.getvalue(), name)
 
 
@@ -76,10 +80,11 @@ def export(log: EventLog, root: Path, file_mode: int = FILE_MODE) -> Path:
     """
     header = log.header
     path = parquet_path(root, header.writer_id, header.first_seq, log.next_seq - 1, log.last_at_ns)
+    metadata = {} if header.counts is None else {_COUNTS: json.dumps(header.counts, sort_keys=True).encode()}
     make_directories(root, path.parent, file_mode)
     unfinished = path.with_name(f".{path.name}.tmp")
     with os.fdopen(create_regular(unfinished, file_mode), "wb") as file:
-        file.write(content_of(to_table(log), path.name))
+        file.write(content_of(tables_of(log), path.name, metadata))
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
@@ -87,44 +92,78 @@ def export(log: EventLog, root: Path, file_mode: int = FILE_MODE) -> Path:
     return path
 
 
-def _column(column: Column, log: EventLog) -> pa.Array:
-    arrow_type = _TYPES[column.kind]
-    field = _FIELDS.get(_FIELD_OF.get(column.name, column.name))
-    if field is not None:
-        return _strings(field, log) if field.is_text else _numbers(field, log).cast(arrow_type)
-    first_seq, next_seq = log.header.first_seq, log.next_seq
-    if column.name == "seq":
-        return _array(arrow_type, array("q", range(first_seq, next_seq)).tobytes())
-    return pa.repeat(pa.scalar(getattr(log.header, column.name), arrow_type), next_seq - first_seq)
+def tables_of(log: EventLog, longest: int = LONGEST) -> list[pa.Table]:
+    """The log's events in tables of `SCHEMA`, moved column by column and never as Python values: run rows, and single rows."""
+    events = _Events(log)
+    parts = parts_of(events.numbers, longest)
+    runs = [_of_run(column, parts.columns, events, parts.firsts) for column in COLUMNS]
+    singles = [
+        events.column(column, parts.singles) if column in EVENT_COLUMNS else pa.nulls(len(parts.singles), _TYPES[column.kind])
+        for column in COLUMNS
+    ]
+    return [pa.table(columns, schema=SCHEMA) for columns in (runs, singles)]
 
 
-def _strings(field: Field, log: EventLog) -> pa.Array:
-    given = log.column(field.name)
-    if given == bytes(len(given)):
-        return pa.nulls(len(given) // 4, pa.string())
-    bases, base = array("i"), 0
-    for block in log.blocks:
-        bases.extend(array("i", [base]) * block.count)
-        base += len(block.strings)
-    strings = pa.array([text for block in log.blocks for text in block.strings], pa.string())
-    places = _array(pa.int32(), given)
-    return strings.take(call("add", [places, _array(pa.int32(), bases.tobytes())]))
+def _of_run(column: Column, columns: Mapping[str, Any], events: _Events, firsts: npt.NDArray[np.int64]) -> pa.Array:
+    kind = _TYPES[column.kind]
+    if column.name == "dedup_hash":
+        return pa.nulls(len(firsts), kind)  # it is in `hashes`
+    found = columns.get(column.name)
+    if found is None:
+        return events.column(column, firsts) if column in EVENT_COLUMNS else pa.nulls(len(firsts), kind)
+    if isinstance(found, Lists):
+        ends = np.append(0, np.cumsum(found.lengths)).astype(np.int32)
+        values = pa.array(found.values.astype(kind.value_type.to_pandas_dtype()))
+        return pa.ListArray.from_arrays(pa.array(ends), values, type=kind, mask=pa.array(~found.is_there))
+    return pa.array(found, mask=found == _NONE).cast(kind)
 
 
-def _numbers(field: Field, log: EventLog) -> pa.Array:
-    given = log.column(field.name)
-    values = _array(_WIDTHS[field.format], given)
-    if given == struct.pack(f"<{field.format}", NONE[field.format]) * len(values):  # most fields, in most files
-        return pa.nulls(len(values), values.type)
-    if field.name == "at_ns":
-        return values.cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp("us", "UTC"), safe=False)
-    nothing = pa.scalar(None, values.type)
-    if field.name in ("record_ts_ms", "due_ms"):
-        is_date = call("and", [call("greater_equal", [values, _FIRST_MS]), call("less_equal", [values, _LAST_MS])])
-        return call("if_else", [is_date, values, nothing]).cast(pa.timestamp("ms", "UTC"))
-    return call("if_else", [call("equal", [values, pa.scalar(NONE[field.format], values.type)]), nothing, values])
+class _Events:
+    """The events of a log as arrays."""
 
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._texts = list[str | None]([None])
+        text = self._numbering()
+        numbers = {field.name: text(field.name) if field.is_text else self._field(field.name) for field in FIELDS}
+        numbers["at_us"] = numbers.pop("at_ns") // 1000
+        for name in ("record_ts_ms", "due_ms"):
+            is_date = (numbers[name] >= _FIRST_MS) & (numbers[name] <= _LAST_MS)
+            numbers[name] = np.where(is_date, numbers[name], _NONE)
+        numbers["seq"] = np.arange(log.header.first_seq, log.next_seq)
+        self.numbers: Final[Mapping[str, npt.NDArray[Any]]] = numbers
 
-def _array(arrow_type: pa.DataType, content: bytes) -> pa.Array:
-    count = len(content) // arrow_type.byte_width
-    return pa.Array.from_buffers(arrow_type, count, [None, pa.py_buffer(content)])
+    def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:
+        """A column of the events at these places."""
+        kind = _TYPES[column.kind]
+        name = _FIELD_OF.get(column.name, column.name)
+        if name not in self.numbers:
+            return pa.repeat(pa.scalar(getattr(self._log.header, name), kind), len(places))
+        values = self.numbers[name][places]
+        field = _FIELDS.get(name)
+        if field is not None and field.is_text:
+            return pa.nulls(len(values), kind) if not values.any() else pa.array(self._texts, kind).take(pa.array(values))
+        is_null = None if field is None else values == NONE[field.format]
+        if column.kind is Kind.BOOL:
+            return pa.array(values != 0, mask=is_null)
+        found = pa.array(values, mask=is_null)
+        return found.cast(pa.timestamp("ms", "UTC") if name.endswith("_ms") else kind).cast(kind)
+
+    def _field(self, name: str) -> npt.NDArray[Any]:
+        return np.frombuffer(self._log.column(name), _WIDTHS[_FIELDS[name].format])
+
+    def _numbering(self) -> Any:
+        """A function of the name of a text column: its texts as numbers that are the same in all blocks."""
+        numbers: dict[str | None, int] = {None: 0}
+        of_blocks = [numbers.setdefault(text, len(numbers)) for block in self._log.blocks for text in block.strings]
+        self._texts = list(numbers)
+        of_block = np.array(of_blocks, np.int32)
+        counts = [block.count for block in self._log.blocks]
+        sizes = np.array([len(block.strings) for block in self._log.blocks])
+        bases = np.repeat(np.cumsum(sizes) - sizes, counts)
+
+        def numbered(name: str) -> npt.NDArray[Any]:
+            given = self._field(name)
+            return of_block[bases + given] if given.any() else given
+
+        return numbered

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.eventfiles import plain_events_in
 from tests.failures.calls import Fault, When
 from tests.failures.process import WorkerProcess
 from tests.failures.world import NewWorld, Record, World, each, start_process
 
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.reference.oracle import rule
-from ackwise.spark.topic.records import records_of
 from ackwise.spark.vocabulary import Verdict
 from ackwise.stores.journal import recover
 
@@ -74,7 +74,7 @@ def exported(world: World) -> list[dict[str, Any]]:
     root = world.folder / f"{world.group}.events"
     recovery = recover(root)
     assert [*recovery.live, *recovery.unreadable] == []
-    return [json.loads(value) for file in sorted(root.rglob("*.parquet")) for _, value in records_of(file)]
+    return plain_events_in(*sorted(root.rglob("*.parquet")))
 
 
 async def repeats(world: World, fault: Fault) -> int:

@@ -13,8 +13,8 @@ from ackwise.middleware.events import SCHEMA_VERSION
 from ackwise.stores.journal.parquet import SCHEMA, export
 
 
-def test_version_2(tmp_path: Path) -> None:
-    assert SCHEMA_VERSION == 2
+def test_version_3(tmp_path: Path) -> None:
+    assert SCHEMA_VERSION == 3
     buffer = EventBuffer(4, now_ns=lambda: 1_767_272_400_000_000_000, mono_ns=lambda: 7)
     for event in SINGLE:
         buffer.record(event)

@@ -54,7 +54,7 @@ def write_sealed(each: Night, root: Path) -> list[Path]:
         first, last = file[0], file[-1]
         path = root / "events/dt=2025-12-31/hr=23" / f"events-{first['writer_id']:016x}-{first['seq']:012d}-{last['seq']:012d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content_of(table_of(file), path.name))
+        path.write_bytes(content_of([table_of(file)], path.name))
         paths.append(path)
     return paths
 
@@ -196,7 +196,7 @@ def _other_content(draw: random.Random, files: Sequence[Path]) -> None:
     changed["offset"] = 7 if changed["offset"] is None else changed["offset"] + 1
     place = path.parents[2] / "dt=2026-01-01/hr=00" / path.name
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(content_of(table_of(rows), place.name))
+    place.write_bytes(content_of([table_of(rows)], place.name))
 
 
 def _foreign(draw: random.Random, files: Sequence[Path]) -> None:

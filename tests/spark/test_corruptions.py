@@ -91,7 +91,7 @@ def test_an_event_with_two_contents_is_missing_for_reconcile_and_for_why(tmp_pat
     write_sealed(NIGHT, root)
     copy = root / "events/dt=2026-01-01/hr=00" / name_of(file[0]["writer_id"], file[0]["seq"], file[-1]["seq"])
     copy.parent.mkdir(parents=True)
-    copy.write_bytes(content_of(table_of(other), copy.name))
+    copy.write_bytes(content_of([table_of(other)], copy.name))
     said = ("--as-of", "2026-01-01T01:00:00Z", "--grace", "1s")
     reconciled(root, "--out", tmp_path / "out", *said)
     found = summary(tmp_path / "out")

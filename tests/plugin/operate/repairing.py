@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+from tests.eventfiles import events_in
 from tests.servers import RawKafka
 
 from ackwise import App, Batch, ConsumeLater, Dedup, Events
@@ -91,8 +91,7 @@ class Shop:
 
     def events(self, *codes: EventCode) -> list[dict[str, Any]]:
         """The exported events with these codes."""
-        rows = [row for path in sorted((self.folder / "events").rglob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-        return [row for row in rows if row["event_type"] in codes]
+        return [event for event in events_in(*sorted((self.folder / "events").rglob("*.parquet"))) if event["event_type"] in codes]
 
 
 def values(numbers: Sequence[int]) -> list[bytes]:

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
 import pytest
+from tests.eventfiles import events_in
 from tests.shared import SharedKafka
 from tests.spark.injected.hostile import Orders
 from tests.spark.injected.mischief import GRACE, Found, do_mischief
@@ -45,7 +45,7 @@ def file_in_between(events: Path) -> Path:
     """The file that says most of orders that were billed, among those that their writers went on after."""
     files = sorted((events / "events").rglob("*.parquet"), key=lambda file: file.name)
     followed = [file for file, later in itertools.pairwise(files) if file.name.split("-")[1] == later.name.split("-")[1]]
-    return max(followed, key=lambda file: pq.read_table(file)["event_type"].to_pylist().count(EventCode.SUCCEEDED))
+    return max(followed, key=lambda file: [event["event_type"] for event in events_in(file)].count(EventCode.SUCCEEDED))
 
 
 @pytest.mark.usefixtures("engine")

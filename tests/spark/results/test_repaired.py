@@ -8,10 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from tests.eventfiles import plain_events_in
 from tests.plugin.operate.repairing import Shop
 from tests.servers import RawKafka
 
@@ -125,10 +124,7 @@ def judged(shop: Shop, name: str) -> tuple[RunReport, Path]:
 
 def exported(shop: Shop) -> list[dict[str, Any]]:
     """The events as the oracle takes them: times as microseconds."""
-    paths = sorted((shop.folder / "events").rglob("*.parquet"))
-    tables = [pq.read_table(path) for path in paths]
-    plain = pa.schema([field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in tables[0].schema])
-    return [row for table in tables for row in table.cast(plain).to_pylist()]
+    return plain_events_in(*sorted((shop.folder / "events").rglob("*.parquet")))
 
 
 async def test_what_was_lost_is_planned_sent_and_run_once_and_all_is_clean(raw_kafka: RawKafka, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
+from tests.eventfiles import events_in
 
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.eventlog import EventLog
@@ -109,11 +109,7 @@ def can_mount(folder: Path) -> bool:
 
 
 def exported(root: Path) -> list[dict[str, Any]]:
-    rows = []
-    for path in sorted((root / "events").rglob("*.parquet")):
-        with pq.ParquetFile(path) as file:
-            rows += file.read().to_pylist()
-    return rows
+    return events_in(*sorted((root / "events").rglob("*.parquet")))
 
 
 def assert_complete(root: Path, offsets: int) -> None:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
+from tests.eventfiles import events_in
 
 from ackwise.stores.journal import recover
 
@@ -52,10 +52,8 @@ def test_ten_kills_lose_nothing_that_was_acknowledged_and_double_nothing(tmp_pat
     assert recover(tmp_path).unreadable == []
     found: dict[int, list[int]] = {writer_id: [] for writer_id in acknowledged}
     for path in (tmp_path / "events").rglob("[!.]*.parquet"):
-        with pq.ParquetFile(path) as file:
-            table = file.read(columns=["writer_id", "seq"])
-        for writer_id, seq in zip(*(column.to_pylist() for column in table.columns), strict=True):
-            found[writer_id].append(seq)
+        for event in events_in(path):
+            found[event["writer_id"]].append(event["seq"])
     assert len(acknowledged) == KILLS
     for writer_id, seq in acknowledged.items():
         assert sorted(found[writer_id]) == list(range(len(found[writer_id]))), "a hole or a duplicate"
