@@ -8,7 +8,8 @@ somebody sends: its own topic and, once the broker has acknowledged it, its own 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
@@ -35,6 +36,7 @@ class EventCode(enum.IntEnum):
     PRODUCED = 15
     PRODUCE_FAILED = 16
     RELEASED = 17
+    STARTED = 18
     LATE_SUCCESS = 19
     COMMITTED = 20
     ASSIGNED = 21
@@ -45,6 +47,7 @@ class EventCode(enum.IntEnum):
     RECEIVED_RANGE = 26
     TX_SETTLED = 27
     ACCEPT_REFUSED = 28
+    MARKED = 29
     SESSION_START = 30
     HEARTBEAT = 31
     SESSION_END = 32
@@ -71,6 +74,10 @@ OUTGOING: Final = frozenset(
     }
 )
 """The codes of the producer side. `dedup_key` is the message id; none of them is about a message that the group consumes."""
+
+
+MOST_SPAN: Final = 65_536
+"""The most offsets from the first to the last of one event about many messages."""
 
 
 class Kind(enum.Enum):
@@ -295,6 +302,42 @@ class RunSink(Protocol):
 
     def record_run(self, events: RunEvents) -> None:
         """Take the events of a run, in the order of their offsets. As `EventSink.record`."""
+
+
+@runtime_checkable
+class MarkSink(Protocol):
+    """A sink whose events survive the death of the process before they are durable. Others have no start marks."""
+
+    def mark(self) -> None:
+        """Write everything recorded so far, without waiting for the disk: a process that is killed by then leaves it behind.
+
+        Raises `EventLogUnavailable`; nothing is dropped then.
+        """
+
+
+def marks_of(topic: str, partition: int, handler: str, offsets: Sequence[int]) -> Iterator[Event]:
+    """Yield the MARKED events that cover `offsets`, which ascend: messages that `handler` may start to run, one by one."""
+    start = 0
+    for place, offset in enumerate(offsets):
+        if offset - offsets[start] >= MOST_SPAN:
+            yield _mark_of(topic, partition, handler, offsets[start:place])
+            start = place
+    yield _mark_of(topic, partition, handler, offsets[start:])
+
+
+def _mark_of(topic: str, partition: int, handler: str, offsets: Sequence[int]) -> Event:
+    first, end = offsets[0], offsets[-1] + 1
+    attrs = None if end - first == len(offsets) else json.dumps({"masks": masks_of(offsets)})
+    return Event(EventCode.MARKED, topic, partition, first, handler, range_end=end, attrs=attrs)
+
+
+def masks_of(offsets: Sequence[int]) -> list[int]:
+    """Return a mask per word of 64 offsets, from that of the first of `offsets` to that of the last; they are signed, as SQL has them."""
+    first = offsets[0] >> 6
+    masks = [0] * ((offsets[-1] >> 6) - first + 1)
+    for offset in offsets:
+        masks[(offset >> 6) - first] |= 1 << (offset & 63)
+    return [mask - (1 << 64) if mask >> 63 else mask for mask in masks]
 
 
 def durable_of(sink: EventSink | None) -> Durable | None:

@@ -61,7 +61,7 @@ def host_of(
     """
     slots.check(agents)
     slots.log_overrides(settings.group)
-    parts = Parts.of(slots, settings.group, [topic for agent in agents for topic in agent.topics])
+    parts = Parts.of(slots, settings.group, agents)
     if (watching := watching_of(slots, settings, agents)) is not None:
         parts = replace(parts, store=watching.timed(parts.store), sink=watching.counted(parts.sink))
     return AiokafkaHost(

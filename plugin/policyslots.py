@@ -323,20 +323,24 @@ class Slots:
         if self.watch is not None:
             raise ConfigurationError(f"Watch was used, and {host} has no pages of Ackwise; {instead}")
 
-    def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
-        """Return the receivers of events: the sink of `Events`, not open, and the observers. `sources` are the topics of the group.
+    def open_sink(self, group: str, sources: Sequence[str], agents: Sequence[Agent] = ()) -> EventSink | None:
+        """Return the receivers of events: the sink of `Events`, not open, and the observers.
+
+        `sources` are the topics of the group, `agents` those that the process runs.
 
         Raises `ConfigurationError`.
         """
-        sink = self._open_sink(group, sources)
+        sink = self._open_sink(group, sources, agents)
         return Observed(self.observers, sink) if self.observers else sink
 
-    def _open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
+    def _open_sink(self, group: str, sources: Sequence[str], agents: Sequence[Agent]) -> EventSink | None:
         if (events := self.events) is None:
             return None
         if not isinstance(events.sink, str | os.PathLike):
             return events.sink
         facts: dict[str, object] = {"levels": self.later.levels.seconds, "sources": list(sources)}
+        if agents:
+            facts["order"] = {agent.name: agent.order or "none" for agent in agents}
         if (broadcasting := self.broadcasting) is not None:
             facts["instance"] = broadcasting.instance
         if self.share is not None:

@@ -266,7 +266,7 @@ class Receivers:
                     follow(chosen)
                 granted = [run for run in chosen if run.stage is Stage.ADMITTED]
                 ready = in_order(chosen, [single for run in granted for single in apart(chosen, run)])
-                if lane.is_stopping or lane.cut_off:
+                if lane.is_stopping or lane.cut_off or not self._execution.mark(ready):
                     self._give_up(ready)
                     await self._release()
                     return []

@@ -239,10 +239,10 @@ class SimpleConsumer(Generic[T]):
             raise InvalidReceipt(_invalid(received))
 
     def _host(self) -> AiokafkaHost:
-        slots, topics = self._slots, self._agent.topics
+        slots = self._slots
         slots.check([self._agent])
         slots.log_overrides(self._settings.group)
-        parts = Parts.of(slots, self._settings.group, topics)
+        parts = Parts.of(slots, self._settings.group, [self._agent])
         if (watching := watching_of(slots, self._settings, [self._agent])) is not None:
             parts = replace(parts, store=watching.timed(parts.store), sink=watching.counted(parts.sink))
         return AiokafkaHost(self._settings, [self._agent], parts, pipeline=self._make_pipeline, watching=watching)

@@ -6,6 +6,7 @@ What a test needs beyond these it gets from the public kit (`ackwise.testing`): 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 
@@ -78,12 +79,16 @@ class Sender:
 
 
 class Sink:
-    """Keeps recorded events in `events`, those that were flushed in `durable`; `error`, if set, is raised by each flush."""
+    """Keeps recorded events in `events`, those that were flushed in `durable`, and how many were written by a `mark` or a flush.
+
+    `error`, if set, is raised by each flush, `mark_error` by each mark.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.flushed = 0
+        self.flushed = self.written = 0
         self.error: Exception | None = None
+        self.mark_error: Exception | None = None
 
     async def open(self) -> None: ...
 
@@ -95,7 +100,12 @@ class Sink:
     async def flush(self) -> None:
         if self.error is not None:
             raise self.error
-        self.flushed = len(self.events)
+        self.flushed = self.written = len(self.events)
+
+    def mark(self) -> None:
+        if self.mark_error is not None:
+            raise self.mark_error
+        self.written = len(self.events)
 
     @property
     def durable(self) -> list[Event]:
@@ -106,8 +116,29 @@ class Sink:
         return self.events[self.flushed :]
 
     def codes(self, offset: int) -> list[EventCode]:
-        """Return the codes of the events of one offset, in the order of their records."""
-        return [event.code for event in self.events if event.offset == offset]
+        """Return the codes of the events of one offset, in the order of their records; not of marks, which are about many."""
+        return [event.code for event in self.events if event.offset == offset and event.code is not EventCode.MARKED]
+
+    def marked(self) -> set[int]:
+        """Return the offsets that the written start marks cover."""
+        covered = set[int]()
+        for event in self.events[: self.written]:
+            if event.code in (EventCode.CLAIMED, EventCode.STARTED) and event.offset is not None:
+                covered.add(event.offset)
+            elif event.code is EventCode.MARKED:
+                covered |= offsets_of(event)
+        return covered
+
+
+def offsets_of(marked: Event) -> set[int]:
+    """Return the offsets that a MARKED event covers."""
+    assert marked.offset is not None
+    assert marked.range_end is not None
+    if marked.attrs is None:
+        return {*range(marked.offset, marked.range_end)}
+    first = marked.offset >> 6 << 6
+    masks = enumerate(json.loads(marked.attrs)["masks"])
+    return {first + 64 * word + bit for word, mask in masks for bit in range(64) if mask >> bit & 1}
 
 
 class Store:

@@ -77,7 +77,10 @@ class Execution:
             call.unstarted = work.queue
             for run in ready:
                 run.call = call
-            await (self._work_off(work, meanwhile) if self._agent.around is None else self._work_off_around(work, meanwhile))
+            if self._agent.around is not None:
+                await self._work_off_around(work, meanwhile)
+            elif self._agent.kind == "batch" or self.mark(ready):
+                await self._work_off(work, meanwhile)
             for run in runs:
                 run.call = None
         if self._agent.order == "partition":
@@ -126,6 +129,8 @@ class Execution:
                     return
                 if not (part := await self.renew(work.parts.popleft())):
                     continue
+                if not self.mark(part):
+                    return
                 work.around = around = MiddlewareCall(call, part, self._agent.name)
                 work.calls[:] = [around]
                 around.task = HandlerTask(self._call_middleware(work, around), name=f"ackwise middleware of {self._agent.name}")
@@ -170,10 +175,12 @@ class Execution:
         return around.handout.status(given)
 
     async def _handle_given(self, work: Work, around: MiddlewareCall, given: Sequence[Run]) -> None:
-        for run in given:
-            if (before := around.run_again(run)) is not None:
-                error = class_name(before.error) if isinstance(before, Raised) else CONSUME_LATER.name
-                self.spare(run, at_most=run.at_most or len(around.runs), error=error)
+        again = [(run, before) for run in given if (before := around.run_again(run)) is not None]
+        for run, before in again:
+            error = class_name(before.error) if isinstance(before, Raised) else CONSUME_LATER.name
+            self.spare(run, at_most=run.at_most or len(around.runs), error=error)
+        if not self.mark([run for run, _ in again]):
+            return
         if not (ready := await self.renew(given)) or work.call.raised is not None or not work.goes_on():
             return
         work.queue.extend(ready)
@@ -342,16 +349,22 @@ class Execution:
             run.began, run.is_used, run.started_at, run.exec_ids, run.call = True, True, now, self._worker.exec_ids.take(len(run)), call
             if leases is not None and run.claims.ids is not None:
                 leases.begin(run.claims.ids, call)
-            if (run.claims.tokens and not run.claims.unprotected) or (call.transaction is not None and run.claims.ids is not None):
-                self._worker.record(
-                    EventCode.CLAIMED,
-                    self._agent.name,
-                    run,
-                    with_exec_id=True,
-                    lost=run.claims.grant.lost,
-                    took_unreleased=run.claims.grant.took_unreleased,
-                )
+            self._record_start(run, call)
         return beginning
+
+    def mark(self, runs: Sequence[Run]) -> bool:
+        """Write the start marks of `runs`, which may start one by one from now on. Return False if none of them may.
+
+        A handler of batches has its mark in the event of its start, which `_handle_batches` writes.
+        """
+        return self._worker.mark_each(self._agent.name, runs)
+
+    def _record_start(self, run: Run, call: HandlerCall) -> None:
+        record, handler, grant = self._worker.record, self._agent.name, run.claims.grant
+        if (run.claims.tokens and not run.claims.unprotected) or (call.transaction is not None and run.claims.ids is not None):
+            record(EventCode.CLAIMED, handler, run, with_exec_id=True, lost=grant.lost, took_unreleased=grant.took_unreleased)
+        else:
+            record(EventCode.STARTED, handler, run, with_exec_id=True)
 
     def _leave_out(self, runs: list[Run], run: Run, leases: Leases, key_ids: Sequence[bytes]) -> bool:
         """Let fall out of `run` what must not start; returns whether something is left of it."""
@@ -391,7 +404,7 @@ class Execution:
                     continue
                 key_ids, size = [key_id for run in part for key_id in run.claims.ids or ()], count(part)
                 try:
-                    doomed = await self._handle_batch(work, part, call)
+                    doomed = await self._handle_batch(work, part, call) if self._worker.has_marked(part) else None
                 finally:
                     if self._leases is not None:
                         self._leases.end(key_ids, call)

@@ -265,8 +265,11 @@ class Streaming:
         if stretch.is_stopping or stretch.cut_off:
             self._execution.give_up_unstarted(runs, admitted)
             await self._execution.release()
-        else:
+        elif self._execution.mark(admitted):
             self._give_to(call, admitted, stretch)
+        else:
+            self._execution.give_up(runs, admitted, HandlerCall())
+            await self._execution.release()
 
     async def settle(self, runs: list[Run], stretch: Stretch, call: _Away) -> None:
         """Settle what comes back, as it comes back, and the rest once all of it is."""
@@ -360,7 +363,7 @@ class Streaming:
             self._execution.spare(member.run, at_most=max(1, member.company // 2), error=class_name(member.error))
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
         log_spared(self._agent.name, [member.run for member in doomed], batch=doomed[0].company, at=at)
-        if now < until and not stretch.is_stopping:
+        if now < until and not stretch.is_stopping and self._execution.mark([member.run for member in doomed]):
             self._give_to(call, await self._execution.renew([member.run for member in doomed]), stretch, again_until=until)
             return [*known, *(member for member in doomed if member.run.stage is not Stage.ADMITTED)]
         for member in doomed:

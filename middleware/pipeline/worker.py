@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ackwise.middleware.claims.isolation import Isolation
 from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.errors import EventLogUnavailable
-from ackwise.middleware.events import Event, EventCode, EventSink, RunEvents, RunSink, explode
+from ackwise.middleware.events import Event, EventCode, EventSink, MarkSink, RunEvents, RunSink, explode, marks_of
 from ackwise.middleware.flow.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.disposition import Failure
@@ -120,6 +120,26 @@ class Worker:
             self.outage.is_on = True
             raise
         self.outage.is_on = False
+
+    def has_marked(self, runs: Sequence[Run]) -> bool:
+        """Write everything recorded so far to the event log before a handler has `runs`. Return False if nothing may start now."""
+        if not isinstance(self.sink, MarkSink):
+            return True
+        try:
+            self.sink.mark()
+        except EventLogUnavailable as error:
+            self.outage.is_on = True
+            self.postpone(runs, "the event log can't be written, nothing is started", error)
+            return False
+        return True
+
+    def mark_each(self, handler: str, runs: Sequence[Run]) -> bool:
+        """As `has_marked`, for `runs` of one partition that `handler` has one by one: one mark covers all of them."""
+        if not isinstance(self.sink, MarkSink) or not runs:
+            return True
+        for event in marks_of(*runs[0].place, handler, sorted(offset for run in runs for offset in run.offsets)):
+            self.sink.record(event)
+        return self.has_marked(runs)
 
     def record(
         self, code: EventCode, handler: str, run: Run, *, with_exec_id: bool = False, error: str | None = None, **fields: Any

@@ -34,7 +34,7 @@ from ackwise.plugin.topics.groupstate import has_committed
 from ackwise.plugin.topics.leftovers import find_copies_elsewhere, find_leftovers, find_strays
 from ackwise.plugin.topics.topicadmin import ensure_topics, list_topics
 from ackwise.plugin.topics.topicnames import TopicNames
-from ackwise.plugin.topics.topicpatterns import Sources
+from ackwise.plugin.topics.topicpatterns import Sources, named_topics
 from ackwise.plugin.topics.topicplan import waits_in_place
 
 
@@ -54,8 +54,8 @@ class Parts:
     lifespans: Lifespans | None = None  #: open before anything else is, and until everything else is closed
 
     @classmethod
-    def of(cls, slots: Slots, group: str, sources: Sequence[str]) -> Self:
-        """What was used, for a member of `group` that reads `sources`. Raises `ConfigurationError`."""
+    def of(cls, slots: Slots, group: str, agents: Sequence[Agent]) -> Self:
+        """What was used, for a member of `group` that runs `agents`. Raises `ConfigurationError`."""
         return cls(
             slots.later,
             slots.dead_letter,
@@ -64,7 +64,7 @@ class Parts:
             slots.open_inbox(),
             slots.open_outbox(),
             slots.outbox,
-            slots.open_sink(group, sources),
+            slots.open_sink(group, named_topics(agents), agents),
             slots.flow_control(),
             slots.lifespans,
         )

@@ -233,7 +233,7 @@ class FaustHost:
         self._consumer = consumer
         let_recovery_wait(self.app)
         self.slots.log_overrides(settings.group)
-        parts, numbers = Parts.of(self.slots, settings.group, self._declared.topics), self._numbers()
+        parts, numbers = Parts.of(self.slots, settings.group, self._declared.agents), self._numbers()
         if numbers is not None:
             parts = replace(parts, store=numbers.timed(parts.store), sink=numbers.counted(parts.sink))
         self._member = member = Member(settings, [], parts)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.events import Durable, Event, EventSink, RunEvents, RunSink, durable_of, explode
+from ackwise.middleware.events import Durable, Event, EventSink, MarkSink, RunEvents, RunSink, durable_of, explode
 from ackwise.middleware.log import Log
 from ackwise.middleware.usercode import class_name, failures_of, where_raised
 from ackwise.plugin.handlers.decoder import is_async, name_of
@@ -86,6 +86,11 @@ class Observed:
         """As the sink does."""
         if self._sink is not None:
             await self._sink.flush()
+
+    def mark(self) -> None:
+        """As the sink does."""
+        if isinstance(self._sink, MarkSink):
+            self._sink.mark()
 
     async def open(self) -> None:
         """As the sink does."""

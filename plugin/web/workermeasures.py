@@ -17,7 +17,7 @@ from aiokafka import TopicPartition
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from ackwise.middleware.events import Durable, Event, EventCode, EventSink, RunEvents, RunSink, durable_of, explode
+from ackwise.middleware.events import Durable, Event, EventCode, EventSink, MarkSink, RunEvents, RunSink, durable_of, explode
 from ackwise.middleware.log import Log
 from ackwise.middleware.message.disposition import OUR_REASONS
 from ackwise.middleware.runs.run import Run
@@ -129,6 +129,11 @@ class CountedEvents:
         """Flush the sink, timed; without a sink do nothing."""
         if self._sink is not None:
             await _timed(self._sink.flush, self._counts.flushes, "done")
+
+    def mark(self) -> None:
+        """Let the sink write its marks."""
+        if isinstance(self._sink, MarkSink):
+            self._sink.mark()
 
     async def open(self) -> None:
         """Open the sink."""

@@ -47,6 +47,7 @@ RANK_BASE: Final = 16
 #: The order of events within one attempt. Others settle the message, or do not show its progress.
 RANKS: Final = {
     EventCode.RECEIVED: 1,
+    EventCode.STARTED: 1,
     EventCode.IN_FLIGHT_ELSEWHERE: 2,
     EventCode.CLAIMED: 3,
     EventCode.FAILED: 4,
@@ -97,7 +98,7 @@ _OUTCOMES: Final = (
     EventCode.STALE,
     EventCode.CANCELLED,
 )
-_BEGUN: Final = (EventCode.RECEIVED, EventCode.CLAIMED)
+_BEGUN: Final = (EventCode.RECEIVED, EventCode.STARTED, EventCode.CLAIMED)
 
 #: The replay id of a redrive.
 _REDRIVE: Final = r"^redrive-([0-9]{1,9})\z"
@@ -280,7 +281,7 @@ def _state() -> list[Column]:
         F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
         F.max(F.when(claim, ts)).alias("claim_ts"),
         F.max(F.when(released, ts)).alias("released_ts"),
-        F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
+        F.min(F.when(is_any(*_BEGUN), ts)).alias("begun_ts"),
         F.min(F.when(success, ts)).alias("ok_ts"),
         F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
         F.max(F.when(is_any(EventCode.DEAD_LETTERED), _reason())).alias("reason"),

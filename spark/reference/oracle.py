@@ -45,7 +45,10 @@ _KNOWN: Final = frozenset(map(int, E))
 _FOREVER: Final = 2**62
 _FIRST: Final = 1_293_840_000 * 10**6  # no Kafka before 2011
 _LAST: Final = 4_102_444_800 * 10**6  # 2100
-_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6, E.CANCELLED: 7}
+_BEGUN: Final = (E.RECEIVED, E.STARTED, E.CLAIMED)
+_PROGRESS: Final = {
+    E.RECEIVED: 1, E.STARTED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6, E.CANCELLED: 7,
+}  # fmt: skip
 _SUCCESSES: Final = (E.SUCCEEDED, E.LATE_SUCCESS)
 _DONE: Final = {*_SUCCESSES, E.DEAD_LETTERED, E.DROPPED, E.SKIPPED}
 _OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE, E.CANCELLED}
@@ -378,7 +381,7 @@ class _Court:
 
     def _has_left(self, writer: int, passed: Mapping[Partition, int], place: tuple[Partition, int], mine: list[Event]) -> bool:
         (partition, offset), codes = place, {e["event_type"] for e in mine if not _is_in_place(e)}
-        has_begun = bool({E.RECEIVED, E.CLAIMED} & codes) and offset >= passed.get(partition, 0)
+        has_begun = bool({*_BEGUN} & codes) and offset >= passed.get(partition, 0)
         has_come = any(w == writer and start <= offset < end for w, start, end in self.left.get(partition, ()))
         return (has_begun or has_come) and not _OUTCOMES & codes
 
@@ -621,7 +624,7 @@ class _Court:
         tried = {_attempt(e) for e in claims}
         left_open = any(a not in settled and a < max(tried) for a in tried)
         two = len(_claimed(of)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK, E.RELEASED} & of.keys()))
-        begun = [e["event_ts"] for code in (E.RECEIVED, E.CLAIMED) for e in of.get(code, [])]
+        begun = [e["event_ts"] for code in _BEGUN for e in of.get(code, [])]
         ok = [e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])]
         ran = _has_succeeded(of) or E.FAILED in of
         redriven = [number for e in events if (number := _redriven(e)) is not None]

@@ -238,7 +238,8 @@ def last_event() -> Column:
     """The name of what happened last, or of what counts most, by `state`."""
     found = F.lit("")
     for code, rank in RANKS.items():
-        found = F.when(F.col("state.last") % RANK_BASE == rank, F.lit(code.name)).otherwise(found)
+        is_last = (F.col("state.last") % RANK_BASE == rank) & (F.col("state.bits").bitwiseAND(1 << code) != 0)
+        found = F.when(is_last, F.lit(code.name)).otherwise(found)
     for code in (EventCode.STALE, EventCode.DUP_SUPPRESSED, EventCode.LATE_SUCCESS, EventCode.SUCCEEDED):
         found = F.when(F.col("state.bits").bitwiseAND(1 << code) != 0, F.lit(code.name)).otherwise(found)
     return found

@@ -18,7 +18,7 @@ __all__ = ["OtherRecord", "Step", "Story", "Workers", "stories", "stories_of_off
 
 _SECOND: Final = 1_000_000
 _OWNERSHIP: Final = (E.ASSIGNED.name, E.REVOKED.name)
-_OPEN: Final = (E.RECEIVED, E.CLAIMED, E.FAILED, E.IN_FLIGHT_ELSEWHERE, E.CLAIM_LOST, E.RELEASED)
+_OPEN: Final = (E.RECEIVED, E.STARTED, E.CLAIMED, E.FAILED, E.IN_FLIGHT_ELSEWHERE, E.CLAIM_LOST, E.RELEASED)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -267,6 +267,8 @@ def _in_words(event: Event, run: str) -> str:
     match E(event["event_type"]):
         case E.RECEIVED:
             what = "fetched"
+        case E.STARTED:
+            what = f"{run} started without a claim"
         case E.CLAIMED:
             lost = f", after {event['lost']} lost {'claim' if event['lost'] == 1 else 'claims'}" if event.get("lost") else ""
             what = f"claimed for {run}{', taken over from somebody who never gave it back' if event.get('took_unreleased') else ''}{lost}"

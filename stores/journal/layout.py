@@ -33,8 +33,18 @@ _KEEPS_NONE: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, er
 #: File systems that were told of.
 _told: Final[set[int]] = set()
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 _DAMAGED = ".damaged"
 _LOG_NAME = re.compile(r"([0-9a-f]{16})-(\d{12,})\.wal(?:\.damaged)?")
+
+
+def boot_id() -> str | None:
+    """Return the id of this start of the host, `None` where it has none: while it is the same, the page cache has not been lost."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 def log_path(root: Path, writer_id: int, first_seq: int) -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -44,11 +45,13 @@ class LogFile:
         """Make the file with this durable content. It gets its name only when it is locked and whole."""
         self.path = path
         self.size = 0
+        self.end = 0  #: where the next append writes
         unfinished = path.with_name(f".{path.name}.tmp")
         self._descriptor = create_regular(unfinished, file_mode)
         try:
             self._lock()
             self._write(content)
+            os.fsync(self._descriptor)
             unfinished.replace(path)
             sync_directory(path.parent)
             self.size = len(content)
@@ -61,11 +64,15 @@ class LogFile:
             raise
 
     def append(self, data: bytes) -> None:
-        """Write at the end and make it durable."""
+        """Write at the end. It is not durable, but survives the death of this process."""
         self._write(data)
-        if not self.is_in_place():
-            raise OSError(errno.ESTALE, "the file was deleted or moved while it was open")
-        self.size += len(data)
+        self._check_place()
+
+    def sync(self, end: int) -> None:
+        """Make everything before `end` durable."""
+        os.fsync(self._descriptor)
+        self._check_place()
+        self.size = end
 
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file; a deleted one takes writes as if nothing had happened."""
@@ -75,7 +82,7 @@ class LogFile:
             return False
 
     def cut(self) -> None:
-        """Take away what a failed append left behind."""
+        """Take away what is not durable."""
         os.ftruncate(self._descriptor, self.size)
         os.fsync(self._descriptor)
 
@@ -92,8 +99,12 @@ class LogFile:
     def _write(self, data: bytes) -> None:
         written = 0
         while written < len(data):
-            written += os.pwrite(self._descriptor, data[written:], self.size + written)
-        os.fsync(self._descriptor)
+            written += os.pwrite(self._descriptor, data[written:], self.end + written)
+        self.end += written
+
+    def _check_place(self) -> None:
+        if not self.is_in_place():
+            raise OSError(errno.ESTALE, "the file was deleted or moved while it was open")
 
     def _lock(self) -> None:
         try:
@@ -106,7 +117,11 @@ class LogFile:
 
 
 class LogWriter:
-    """Writes one writer's blocks to its log files, in order. `put` and `take_finished` are for the event loop, the rest for one thread."""
+    """Writes one writer's blocks to its log files, in order. `write` and `finish` are for one thread, the rest for the event loop.
+
+    Both append to the file under a lock. An fsync is outside of it, so that no mark waits for the disk; only a new file is made
+    within it, so that the loop never makes one.
+    """
 
     def __init__(
         self,
@@ -124,7 +139,9 @@ class LogWriter:
         self._roll_events = roll_events
         self._roll_seconds = roll_seconds
         self._clock = clock
+        self._lock = threading.Lock()
         self._blocks: deque[Block | RunBlock] = deque()
+        self._written: deque[Block | RunBlock] = deque()  # to the file, which is not synced since
         self._file: LogFile | None = None
         self._file_first_seq = 0
         self._file_opened = 0.0
@@ -135,74 +152,126 @@ class LogWriter:
         """Everything below is durable."""
 
     def put(self, block: Block | RunBlock) -> None:
-        """Queue a block for the next `write`."""
+        """Queue a block for the next `write` or `mark`."""
         self._blocks.append(block)
+
+    def mark(self) -> None:
+        """Write every queued block. It survives the death of this process then, and is durable after the next `write`.
+
+        Raises `EventLogUnavailable`; the blocks stay queued then.
+        """
+        with self._lock:
+            if self._file is None or self._has_failed:
+                raise EventLogUnavailable(
+                    f"event log {self._path(self._file_first_seq)}: a write failed before; the next flush tries again"
+                )
+            try:
+                self._append(self._file)
+            except OSError as error:
+                raise self._unavailable(error) from error
 
     def write(self) -> None:
         """Make every queued block durable. Raises `EventLogUnavailable`; the blocks stay queued then."""
-        blocks = list(self._blocks)
-        if not blocks:
-            return
         try:
-            self._append(b"".join(block.encode() for block in blocks))
+            with self._lock:
+                if self._has_failed and self._file is not None:
+                    self._leave(self._file)
+                file = self._file or self._start()
+                self._append(file)
+                end, number = file.end, len(self._written)
+            if number:
+                file.sync(end)
+                self._take_durable(number)
+            if self._is_full():
+                self._roll(file)
         except OSError as error:
-            waiting = blocks[-1].next_seq - self.durable_seq
-            sentence = f"{explain(error, self._path())} ({waiting} events wait, none is dropped, the next flush tries again)"
-            raise EventLogUnavailable(sentence) from error
-        self.durable_seq = blocks[-1].next_seq
-        for block in blocks:
-            self._counts.update(block.codes())
-            self._blocks.popleft()
-        if self._is_full():
-            self.finish()
+            self._has_failed = True
+            raise self._unavailable(error) from error
 
     def finish(self) -> None:
         """Close the file; the next block starts another one."""
         if self._file is None:
             return
+        if self.durable_seq > self._file_first_seq:
+            self._finished.append(self._file.path)
+        else:
+            with contextlib.suppress(OSError):
+                self._file.path.unlink()
         self._file.close()
-        self._finished.append(self._file.path)
         self._file = None
 
     def take_finished(self) -> list[Path]:
         """The files closed since the last call, ready to be rolled."""
         return [self._finished.popleft() for _ in range(len(self._finished))]
 
-    def _append(self, data: bytes) -> None:
-        if self._file is not None and self._has_failed:
-            self._leave(self._file)
-        if self._file is None:
-            self._file_first_seq = self.durable_seq
-            header = replace(self._header, first_seq=self.durable_seq, counts=self._counts)
-            self._file = self._create(header.encode() + data)
-        else:
+    def _append(self, file: LogFile) -> None:
+        blocks = list(self._blocks)
+        if blocks:
             self._has_failed = True
-            self._file.append(data)
-            self._has_failed = False
+            file.append(b"".join(block.encode() for block in blocks))
+            for block in blocks:
+                self._blocks.popleft()
+                self._written.append(block)
+        self._has_failed = False
 
-    def _leave(self, file: LogFile) -> None:
+    def _take_durable(self, number: int) -> None:
+        for _ in range(number):
+            block = self._written.popleft()
+            self._counts.update(block.codes())
+            self.durable_seq = block.next_seq
+
+    def _roll(self, file: LogFile) -> None:
+        """Go on in another file, which is there before the next mark."""
+        with self._lock:
+            if self._written:
+                file.sync(file.end)
+                self._take_durable(len(self._written))
+            self.finish()
+            with contextlib.suppress(OSError):  # the next write makes it, or says why it can't
+                self._start()
+
+    def _start(self) -> LogFile:
+        header = replace(self._header, first_seq=self.durable_seq, counts=self._counts)
+        return self._create(self.durable_seq, header.encode())
+
+    def _leave(self, failed: LogFile) -> None:
         """After a failure: keep what is durable, and go on in another file.
 
         Never in the same one: after a failed fsync the kernel may call pages clean that are not on the disk, so a
-        second fsync of the same file proves nothing.
+        second fsync of the same file proves nothing. Until the other one is there this one keeps what is not durable:
+        a start mark is needed if the process dies meanwhile.
         """
-        if file.is_in_place():
-            file.cut()
-            self.finish()
+        self._blocks.extendleft(reversed(self._written))
+        self._written.clear()
+        if not failed.is_in_place():
+            self._append(self._create(self._file_first_seq, failed.durable_content()))
         else:
-            self._file = self._create(file.durable_content())
-            file.close()
-        self._has_failed = False
+            first_seq = self._file_first_seq
+            self._append(self._start())
+            if first_seq < self._file_first_seq:
+                self._finished.append(failed.path)
+                with contextlib.suppress(OSError):  # then it has events that the other file has as well
+                    failed.cut()
+        failed.close()
 
-    def _create(self, content: bytes) -> LogFile:
-        path = self._path()
+    def _create(self, first_seq: int, content: bytes) -> LogFile:
+        path = self._path(first_seq)
         make_directories(self._root, path.parent, self._file_mode)
-        self._file_opened = self._clock()
-        return LogFile(path, content, self._file_mode)
+        opened = self._clock()
+        self._file = LogFile(path, content, self._file_mode)
+        self._file_first_seq, self._file_opened = first_seq, opened
+        return self._file
 
-    def _path(self) -> Path:
-        return log_path(self._root, self._header.writer_id, self._file_first_seq)
+    def _path(self, first_seq: int) -> Path:
+        return log_path(self._root, self._header.writer_id, first_seq)
 
     def _is_full(self) -> bool:
         events = self.durable_seq - self._file_first_seq
         return events >= self._roll_events or self._clock() - self._file_opened >= self._roll_seconds
+
+    def _unavailable(self, error: OSError) -> EventLogUnavailable:
+        waiting = sum(block.next_seq - block.first_seq for block in (*self._written, *self._blocks))
+        sentence = (
+            f"{explain(error, self._path(self._file_first_seq))} ({waiting} events wait, none is dropped, the next flush tries again)"
+        )
+        return EventLogUnavailable(sentence)

@@ -20,7 +20,7 @@ from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader
 from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.log import Log, said
-from ackwise.stores.journal.layout import FILE_MODE, make_directory, sync_directory
+from ackwise.stores.journal.layout import FILE_MODE, boot_id, make_directory, sync_directory
 from ackwise.stores.journal.log import LogWriter, explain
 from ackwise.stores.journal.recovery import Recovery, recover, roll
 
@@ -36,7 +36,8 @@ class Journal:
     """Events of one process and one event loop: in memory when recorded, in a log when flushed, in Parquet when rolled.
 
     `before_settle`: a flush that returned has made everything durable. `async`: a flush returns at once, and the disk
-    follows within `flush_seconds` or `flush_events`; what a crash takes is then unknown, and SESSION_START says so.
+    follows within `flush_seconds` or `flush_events`; what a crash takes is then unknown, and SESSION_START says so. Start marks are
+    written in `before_settle` alone (`marks` of SESSION_START): `async` is for those who do not wait for the disk.
 
     Files are made with `file_mode`, and folders so that whoever may read the files finds them.
 
@@ -99,7 +100,9 @@ class Journal:
         self._has_ended = False
         self._is_closed = False
         self._is_failing = False
-        facts = {**(attrs or {}), "mode": mode, "host": socket.gethostname(), "pid": os.getpid()}
+        facts = {**(attrs or {}), "mode": mode, "marks": not self._is_async, "host": socket.gethostname(), "pid": os.getpid()}
+        if (boot := boot_id()) is not None:
+            facts["boot_id"] = boot
         self.record(Event(EventCode.SESSION_START, attrs=_json(facts)))
 
     @property
@@ -138,6 +141,17 @@ class Journal:
         elif behind >= self._flush_events and self._current_write() is None:
             self._start_writing()
 
+    def mark(self) -> None:
+        """Write everything recorded so far to the log, without waiting for the disk: a killed process leaves it behind.
+
+        Only a host that loses its page cache loses it. It takes microseconds and happens in the event loop: a thread would cost more
+        than the write, and handlers wait for it. `async` has no marks. Raises `EventLogUnavailable`: nothing is dropped then, and the
+        next flush tries again.
+        """
+        if not self._is_async:
+            self._seal()
+            self._log.mark()
+
     async def close(self) -> None:
         """Write SESSION_END, make everything durable, roll the last file and let go of it. Closing twice does nothing.
 
@@ -174,13 +188,16 @@ class Journal:
 
     # A future of the thread and no task: a loop that shuts down cancels every task, and nobody may cancel a write.
     def _start_writing(self) -> asyncio.Future[None]:
+        self._seal()
+        self._writing = asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.write)
+        self._writing.add_done_callback(self._written)
+        return self._writing
+
+    def _seal(self) -> None:
         if self._is_closed:
             raise EventLogUnavailable(f"event log {self.root}: it is closed; record nothing after close()")
         for block in self._buffer.seal():
             self._log.put(block)
-        self._writing = asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.write)
-        self._writing.add_done_callback(self._written)
-        return self._writing
 
     def _written(self, writing: asyncio.Future[None]) -> None:
         error = writing.exception()

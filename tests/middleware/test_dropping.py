@@ -33,7 +33,7 @@ async def test_B01_three_that_are_to_come_later_are_dropped_and_passed(make_spin
     assert spine.sent() == []
     assert spine.worker.dropping.messages == 3
     for offset in (100, 101, 102):
-        assert spine.sink.codes(offset) == [EventCode.FAILED, EventCode.DROPPED]
+        assert spine.sink.codes(offset) == [EventCode.STARTED, EventCode.FAILED, EventCode.DROPPED]
 
 
 async def test_a_batch_that_raises_is_dropped_and_nothing_of_it_runs_again(make_spine: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,8 +57,8 @@ async def test_what_succeeded_beside_a_failure_is_done(make_spine: Any) -> None:
 
     spine = broadcasting(make_spine, prefix)
     await spine.run([spine.together(3)])
-    assert spine.sink.codes(100) == [EventCode.SUCCEEDED]
-    assert spine.sink.codes(102) == [EventCode.FAILED, EventCode.DROPPED]
+    assert spine.sink.codes(100) == [EventCode.STARTED, EventCode.SUCCEEDED]
+    assert spine.sink.codes(102) == [EventCode.STARTED, EventCode.FAILED, EventCode.DROPPED]
     assert spine.watermark.commit == 103
 
 

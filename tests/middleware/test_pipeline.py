@@ -37,7 +37,8 @@ async def test_A04_each_message_behind_an_ack_index_of_minus_one_has_a_failure_o
 
     spine = make_spine(handler)
     await spine.run(spine.entries(5))
-    assert [spine.sink.codes(100 + index) for index in range(5)] == [[EventCode.FAILED, EventCode.SENT_BACK]] * 5
+    codes = [EventCode.STARTED, EventCode.FAILED, EventCode.SENT_BACK]
+    assert [spine.sink.codes(100 + index) for index in range(5)] == [codes] * 5
 
 
 async def test_A16_a_negative_delay_level_is_a_dead_letter_at_once(make_spine: Any) -> None:

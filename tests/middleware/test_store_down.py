@@ -82,7 +82,7 @@ async def test_fail_open_runs_without_a_claim_says_so_and_lets_the_offset_pass(s
     assert (handler.ran, handler.tokens) == ([100, 101], [None, None])
     assert spine.watermark.commit == 102
     assert spine.pipeline.unprotected == 2
-    assert spine.sink.codes(100) == [EventCode.SUCCEEDED]
+    assert spine.sink.codes(100) == [EventCode.STARTED, EventCode.SUCCEEDED]
     assert {event.attrs for event in spine.sink.durable if event.code is EventCode.SUCCEEDED} == {DOWN}
 
 

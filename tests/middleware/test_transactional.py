@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 import pytest
+from tests.fakes import FULL_DISK
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted, TransactionCommitted
@@ -546,3 +547,25 @@ async def test_after_the_cut_off_no_half_of_what_was_rolled_back_is_begun(make: 
     spine = make(handler)
     assert await spine.run(spine.entries(4)) == [Stage.FETCHED] * 4
     assert (handler.calls, spine.sent()) == ([[100, 101, 102, 103]], [])
+
+
+@pytest.mark.parametrize("kind", ["batch", "message"])
+async def test_a_handler_has_nothing_that_is_not_marked_and_a_transaction_without_marks_is_rolled_back(
+    make: Any, database: Database, kind: Any
+) -> None:
+    had: list[int] = []
+
+    async def handle(argument: Any) -> None:
+        messages = [argument] if kind == "message" else [*argument]
+        had.extend(message.offset for message in messages)
+        assert {message.offset for message in messages} <= spine.sink.marked()
+
+    spine = make(handle, kind)
+    entries = spine.entries(3)
+    spine.sink.mark_error = FULL_DISK
+    assert await spine.run(entries) == [Stage.FETCHED] * 3
+    assert (had, database.rows, all(run.not_before > spine.clock.now for run in entries)) == ([], {}, True)
+    spine.sink.mark_error = None
+    spine.clock.now += 60
+    assert await spine.run(entries) == [Stage.SETTLED] * 3
+    assert had == [100, 101, 102]

@@ -267,6 +267,8 @@ case("62 a later attempt, and all topics drained since", verdicts={0: RETRY_LOST
     60
 )
 case("63 run without a claim", "0:S W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED})
+case("63b started without a claim, and run", "0:US W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED}, without={0: Flag.AMBIGUOUS_EXEC})
+case("63c started without a claim just now", verdicts={0: PENDING}).say("w1", "0:U", ago=5)
 case("64c run twice under claims, and once more before them without one", "0:CS", {0: MULTI}, flags={0: Flag.UNCLAIMED},
      without={0: Flag.REPEATED}).say("w2", "0:CS").say("w3", "0:S W=1", exec_id=1)  # fmt: skip
 case("64d run under a claim, and between that and a claim that failed without one", verdicts={0: TWICE}, flags={0: Flag.REPEATED}).say(
@@ -413,7 +415,7 @@ case("73 a copy whose origin is below the first position", verdicts={0: ONCE, 5:
 case("56 a level beyond the table", verdicts={0: RETRYING}).say("w1", "0:CFB W=1", ago=5, level=99)
 case("75 a claim was lost on the way", "0:CLS W=1", {0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC})
 case("76 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
-case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 33, topic=TOPIC, partition=0, offset=9).add("w1", 77)
 case("78 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
 tail = case(
     "50 what an async writer took with it that died before it could end its session",

@@ -115,7 +115,7 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             odd: dict[str, Any] = draw.choice(
                 [{"partition": 0, "offset": None}, {"partition": None, "offset": 3}, {"attrs": json.dumps({"committed": 3})}]
             )
-            history.add(writer, draw.choice([3, 15, 18, 20, 26, 30, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
+            history.add(writer, draw.choice([3, 15, 18, 20, 26, 29, 30, 33, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
 
 
 def _send(history: History, draw: random.Random, writer: str, base: int) -> None:

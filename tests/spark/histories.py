@@ -27,6 +27,7 @@ TOPIC: Final = "orders"
 
 LETTERS: Final = {
     "R": EventCode.RECEIVED,
+    "U": EventCode.STARTED,
     "C": EventCode.CLAIMED,
     "S": EventCode.SUCCEEDED,
     "F": EventCode.FAILED,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.fakes import FULL_DISK
 from tests.plugin.consumer.ordered import Shop, stubborn
 from tests.tables import each
 from tests.waiting import until
@@ -255,3 +256,32 @@ async def test_by_partition_what_is_behind_a_failure_waits_and_runs_in_order(sho
     here.offer(4)
     await here.settled(4)
     assert tried == [100, 101, 101, 102, 103]
+
+
+@each("options", [{}, {"concurrency": 3}])
+async def test_a_middleware_and_its_handler_have_nothing_that_is_not_marked(shop: Any, options: Any) -> None:
+    unmarked: set[int] = set()
+    calls: list[int] = []
+
+    async def twice(batch: Batch[Any], call_next: Any) -> object:
+        unmarked.update({message.offset for message in batch} - here.sink.marked())
+        await call_next(batch)
+        marks = len([event for event in here.sink.events if event.code is EventCode.MARKED])
+        said = await call_next(batch)
+        calls.append(len([event for event in here.sink.events if event.code is EventCode.MARKED]) - marks)
+        return said
+
+    async def handle(message: Message[Any]) -> None:
+        unmarked.update({message.offset} - here.sink.marked())
+        if here.sink.codes(message.offset).count(EventCode.FAILED) == 0:
+            raise ValueError
+
+    here = shop(handle, around=around(twice), dedup=True, **options)
+    here.sink.mark_error = FULL_DISK
+    here.offer(3)
+    await until(lambda: here.worker.outage.is_on)
+    assert here.seen == []
+    here.sink.mark_error = None
+    await here.settled(3)
+    await until(lambda: calls)
+    assert (unmarked, calls) == (set(), [1])

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.fakes import FULL_DISK, Sink
 from tests.plugin.simpleconsumer.conftest import TOPIC, World, nothing_comes, receive
 from tests.waiting import until
 
-from ackwise import Answer, ConsumeLater, Dedup, EventCode, SimpleConsumer, Transactional
+from ackwise import Answer, ConsumeLater, Dedup, EventCode, Events, SimpleConsumer, Transactional
 from ackwise.errors import AckwiseError, ConfigurationError, InvalidRuling
 
 
@@ -49,6 +50,18 @@ async def test_nothing_is_claimed_that_nobody_has_asked_for(world: World) -> Non
         assert len(await receive(consumer, 3)) == 3
         assert await nothing_comes(consumer) is False
     assert sum(len(exchange.claims) for exchange in world.store.exchanges) == 13
+
+
+async def test_a_receiver_has_nothing_that_is_not_marked_in_the_event_log(world: World) -> None:
+    sink = Sink()
+    sink.mark_error = FULL_DISK
+    world.kafka.produce(TOPIC, b"a", b"b")
+    async with world.consumer(Events(sink)) as consumer:
+        assert await nothing_comes(consumer) is True
+        sink.mark_error = None
+        received = await receive(consumer, 2)
+        assert {each.offset for each in received} <= sink.marked()
+        assert await consumer.ack_all(received) == [Answer.ACKED] * 2
 
 
 async def test_a_receiver_gets_what_several_partitions_have(world: World) -> None:
@@ -95,7 +108,7 @@ async def test_what_expires_is_delivered_again_as_its_next_attempt_and_as_anothe
         assert (again.topic, again.partition, again.offset) == (TOPIC, 0, 0)
         assert [await consumer.ack(each) for each in (first, again)] == [Answer.INVALID_RECEIPT, Answer.ACKED]
         await until(lambda: world.committed() == 1)
-    told = [(event.code, event.attempt, event.error) for event in world.events if event.handler == "receiver"]
+    told = [(event.code, event.attempt, event.error) for event in world.events if event.attempt is not None]
     assert told == [
         (EventCode.CLAIMED, 1, None),
         (EventCode.FAILED, 1, "ReceiptExpired"),

@@ -244,7 +244,7 @@ async def test_a_file_is_rolled_at_the_first_flush_after_its_time(tmp_path: Path
         time.now += 1.0
         sink.record(claimed(1))
         await sink.flush()
-        await until(lambda: not list((tmp_path / "wal").glob("*.wal")))
+        await until(lambda: list((tmp_path / "events").rglob("[!.]*.parquet")))
     first, last = sorted(path.name[24:] for path in (tmp_path / "events").rglob("*.parquet"))
     assert (first, last) == ("000000000000-000000000002.parquet", "000000000003-000000000003.parquet")
 
