@@ -84,7 +84,9 @@ def _check_sample(spark: SparkSession, found: Judgement, evidence: Evidence, con
     if config.verify_sample:
         progress(f"judging {config.verify_sample} messages once more, by the plain algebra")
         every = read_events(spark, evidence)
-        check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.taken, found.judged, found.settled, every), config)
+        check_sample(
+            spark, Sampled(found.facts, found.commits, found.blind, found.taken, found.marked, found.judged, found.settled, every), config
+        )
 
 
 def _compare(

@@ -9,7 +9,7 @@ words      which offsets no event is about       → theirs, and what became of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by_messages, unproved_gaps
 from ackwise.spark.judge.produced import Produced
-from ackwise.spark.judge.unreported import Left, left, unreported
+from ackwise.spark.judge.unreported import Left, Mark, left, unreported, without_holes
 from ackwise.spark.judge.verdicts import follow_epochs, judge, keys, logical, mark_provisional, repeated, settle_repeated, settle_suppressed
 from ackwise.spark.session.rows import at_once, rows_of
 
@@ -54,7 +54,9 @@ class Judgement:
     produced: Produced | None
     blind: Blindness
     taken: Sequence[Left]
-    """Offsets that dead writers had received, without any outcome since."""
+    """Offsets that dead writers may have started, and did not commit."""
+    marked: Collection[int]
+    """The dead writers whose log shows all that they had started."""
     strange: int
     """The number of events that were passed over as unknown."""
     kept: Sequence[DataFrame]
@@ -101,10 +103,12 @@ def conclude(
     blind = blindness(facts, gone, around, _as(unsaid, Around) if gone else ())
     progress("reading the commits")
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)
-    known_commits, open_ranges = at_once(committed(moves, facts.as_of, delay_partitions(spark, facts), since), left(spark, moves, facts))
+    marked = facts.marked - {hole.writer_id for hole in gone}
+    had = left(spark, moves, facts, marked)
+    known_commits, open_ranges = at_once(committed(moves, facts.as_of, delay_partitions(spark, facts), since), had)
     commits = committed_by(_as(known_commits, CommitRow))
-    taken = sorted(_as(open_ranges, Left))
-    judged = _judged(spark, folded, facts, commits, blind, taken, since, grace).persist()
+    taken = without_holes(_as(open_ranges, Mark))
+    judged = _judged(spark, folded, facts, commits, blind, taken, marked, since, grace).persist()
     keyed = keys(judged).persist()
     kept = [moves, judged, keyed]
     if not (twice := repeated(judged)).isEmpty():
@@ -125,7 +129,9 @@ def conclude(
     failed = logical(settled, keyed)
     kept += [words, *folded.cached]
     passed_over = strange(moves).count() if facts.strange else 0
-    return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, passed_over, kept)
+    return Judgement(
+        facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, marked, passed_over, kept
+    )
 
 
 def _judged(
@@ -135,6 +141,7 @@ def _judged(
     commits: Mapping[int, Committed],
     blind: Blindness,
     taken: Sequence[Left],
+    marked: Collection[int],
     since: int | None,
     grace: int,
 ) -> DataFrame:
@@ -145,7 +152,7 @@ def _judged(
         states,
         context(spark, facts, commits, blind, begin),
         rows_of(spark, pieces(blind.unsettled, rewound), "pk long, start long, end long, unsettled boolean, rewound boolean"),
-        unreported(spark, folded, facts, taken),
+        unreported(spark, folded, facts, taken, marked),
         facts.as_of,
         grace,
         since,

@@ -7,7 +7,7 @@ once. Facts about whole partitions and writers are taken from the run; the messa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ class Sampled:
     commits: Mapping[int, Committed]
     blind: Blindness
     taken: Sequence[Left]
+    marked: Collection[int]
     judged: DataFrame
     settled: DataFrame
     events: DataFrame
@@ -149,13 +150,14 @@ def _known(found: Sampled) -> Known:
         blind=found.blind.groups,
         mute={writer: {places[pk]: offset for pk, offset in passed.items()} for writer, passed in facts.mute.items()},
         left=_left(found, places),
+        marked=found.marked,
     )
 
 
-def _left(found: Sampled, places: Mapping[int, Partition]) -> dict[Partition, list[tuple[int, int, int]]]:
-    left: dict[Partition, list[tuple[int, int, int]]] = defaultdict(list)
-    for writer, pk, start, end in found.taken:
-        left[places[pk]].append((writer, start, end))
+def _left(found: Sampled, places: Mapping[int, Partition]) -> dict[Partition, list[tuple[int, str, int, int]]]:
+    left: dict[Partition, list[tuple[int, str, int, int]]] = defaultdict(list)
+    for writer, pk, handler, start, end in found.taken:
+        left[places[pk]].append((writer, handler, start, end))
     return left
 
 

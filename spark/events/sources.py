@@ -23,7 +23,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.damage import damage, strangeness
 from ackwise.spark.events.disputed import Disputed, disputed
 from ackwise.spark.events.invalid_records import invalid_records
-from ackwise.spark.events.logs import Logs
+from ackwise.spark.events.logs import Logs, rolled_on
 from ackwise.stores.journal import recover, snapshot
 from ackwise.stores.journal.layout import open_regular, writer_and_first_seq
 
@@ -174,7 +174,7 @@ def _undisputed(evidence: Evidence) -> Evidence:
         return evidence  # damaged: whoever reads it finds out, and leaves it out
     if not found:
         return evidence
-    logs = Logs(evidence.logs.unreadable | {each.writer for each in found}, evidence.logs.still_written)
+    logs = evidence.logs._replace(unreadable=evidence.logs.unreadable | {each.writer for each in found})
     return replace(evidence, logs=logs, unreadable=(*evidence.unreadable, *map(str, found)), disputed=tuple(found))
 
 
@@ -229,7 +229,7 @@ def _gather(roots: Sequence[Path], scratch: Path, known: Container[Path]) -> Evi
                 f"delete {invalid.folder}"
             )
     size = sum(path.stat().st_size for path in files)
-    logs = Logs(frozenset(writers), frozenset(still_written))
+    logs = Logs(frozenset(writers), frozenset(still_written), rolled_on(files))
     return Evidence(tuple(roots), tuple(files), size, logs, tuple(unreadable), tuple(foreign))
 
 

@@ -44,7 +44,7 @@ from ackwise.stores.journal.layout import sync_directory
 __all__ = ["FoldedState", "State", "brought_up", "evidence_since", "opened"]
 
 #: Changes with what is kept in a delta. Reasons are kept as numbers, which are their places in the list.
-_FORMAT: Final[dict[str, Any]] = {"format": 3, "reasons": list(REASONS)}
+_FORMAT: Final[dict[str, Any]] = {"format": 4, "reasons": list(REASONS)}
 _ABOUT: Final = "state.json"
 _FILES: Final = "files.json"
 _UNFINISHED: Final = ".unfinished"

@@ -162,6 +162,8 @@ class Writer:
     """Its last events are missing, or it is dead and they may not have been exported."""
     is_mute: bool = False
     """Dead, and no transaction has undone its unreported work."""
+    has_marks: bool = False
+    """Its log shows all that it had started: it marked it before, and what it wrote last was not lost with the machine."""
     named_to: int | None = None
     """The last number that a commit names; None: no commit names the writer."""
     is_contested: bool = False
@@ -241,6 +243,11 @@ class Facts:
                 passed = found[row.writer_id]
                 passed[row.pk] = max(passed.get(row.pk, 0), row.settled_to or 0)
         return found
+
+    @cached_property
+    def marked(self) -> frozenset[int]:
+        """The mute writers whose log shows all that they had started, unless events of it are missing in between."""
+        return frozenset(writer.writer_id for writer in self.writers if writer.is_mute and writer.has_marks and not writer.tail_is_unknown)
 
     @cached_property
     def sending(self) -> frozenset[GroupName]:
@@ -410,6 +417,7 @@ def _writers(
     # A lease is that of `Dedup`; keys without one are those of `Transactional`.
     transactional = {session.writer_id for session in sessions if "namespace" in session.attrs and "lease" not in session.attrs}
     asynchronous = {session.writer_id for session in sessions if session.attrs.get("mode") == "async"}
+    marking = {session.writer_id for session in sessions if _has_marks(session, logs)}
     assigned: dict[int, list[SurveyRow]] = defaultdict(list)
     for row in rows:
         if row.assigned_ts is not None and row.writer_id not in clocks.wrong:
@@ -447,12 +455,22 @@ def _writers(
                 or is_contested
                 or (named_to is not None and named_to > last_seq),
                 is_mute=fate is WriterFate.DEAD and writer_id not in transactional,
+                has_marks=writer_id in marking,
                 named_to=named_to,
                 is_contested=is_contested,
                 host=hosts.get(writer_id, ""),
             )
         )
     return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))
+
+
+def _has_marks(session: _Session, logs: Logs) -> bool:
+    """Return whether the writer marked what it started, and its last log was rolled by the machine that it died on, since when it ran.
+
+    After another start of the machine, what was written last may be lost.
+    """
+    rolled_on = logs.rolled_on.get(session.writer_id)
+    return session.attrs.get("marks") is True and rolled_on is not None and session.attrs.get("boot_id") == rolled_on
 
 
 def _lost_everything(about: Sequence[SurveyRow], last_ts: int, assigned: Mapping[int, Sequence[SurveyRow]]) -> bool:

@@ -6,6 +6,7 @@ exported twice, came late, or are in other files. Spark needs one hash aggregate
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from typing import Final
@@ -25,6 +26,7 @@ __all__ = [
     "RANKS",
     "RANK_BASE",
     "REASONS",
+    "SAID",
     "SUCCESSES",
     "SUPPRESSED_BY_DEAD",
     "SUPPRESSED_BY_RUN",
@@ -87,7 +89,7 @@ SUPPRESSED_BY_RUN: Final = 24
 #: A run succeeded. A late one did, too, though nobody waited for it any more.
 SUCCESSES: Final = (EventCode.SUCCEEDED, EventCode.LATE_SUCCESS)
 
-#: The events that report an outcome of a message, beside a failure, and those that show that the writer had begun with it.
+#: The events that report an outcome of a message, beside a failure, and those that show that its handler was about to start.
 _OUTCOMES: Final = (
     *SUCCESSES,
     EventCode.SENT_BACK,
@@ -98,7 +100,10 @@ _OUTCOMES: Final = (
     EventCode.STALE,
     EventCode.CANCELLED,
 )
-_BEGUN: Final = (EventCode.RECEIVED, EventCode.STARTED, EventCode.CLAIMED)
+_STARTED: Final = (EventCode.CLAIMED, EventCode.STARTED)
+
+#: What a writer says of a message: an outcome, that its handler was about to start, and that it was received.
+SAID: Final = ("reported", "started", "received")
 
 #: The replay id of a redrive.
 _REDRIVE: Final = r"^redrive-([0-9]{1,9})\z"
@@ -174,13 +179,19 @@ def _claimed(runs: DataFrame) -> DataFrame:
 
 
 def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
-    """Return the messages that each of `writers` reported: `writer_id`, `mk`, `word`, masks `reported` (an outcome) and `begun`."""
-    return _words(events.where(is_about_a_message()), writers, _is_outcome(), is_any(*_BEGUN))
+    """Return what each of `writers` says of messages: `writer_id`, `mk`, `word`, and masks of `SAID`."""
+    about = {"reported": _is_outcome(), "started": is_any(*_STARTED), "received": is_any(EventCode.RECEIVED)}
+    return _words(events.where(is_about_a_message()), writers, about)
 
 
 def outcomes_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return the rows of `outcomes` from rows of `fold_by_writer`."""
-    return _words(states, writers, _has_any([*_OUTCOMES, FAILED_FOR_GOOD]), _has_any(_BEGUN))
+    about = {
+        "reported": _has_any([*_OUTCOMES, FAILED_FOR_GOOD]),
+        "started": _has_any(_STARTED),
+        "received": _has_any([EventCode.RECEIVED]),
+    }
+    return _words(states, writers, about)
 
 
 def told(events: DataFrame, writers: Collection[int]) -> DataFrame:
@@ -195,20 +206,24 @@ def told_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
 
 
 def copies(events: DataFrame) -> DataFrame:
-    """Return the places of copies, one row per writer: `told` (it reported an outcome) and `begun`."""
+    """Return the places of copies, one row per writer, and whether it says of one what `SAID` names."""
     place = F.xxhash64("cluster", "group_id", "phys_topic", F.lit(""), F.col("phys_partition").cast("long"))
     there = events.where(is_about_a_message()).where("phys_topic IS NOT NULL AND phys_partition IS NOT NULL AND phys_offset IS NOT NULL")
     return (
         there.withColumn("phys_pk", place)
         .groupBy("writer_id", "mk", "offset", "phys_pk", "phys_offset")
-        .agg(F.max(_is_outcome()).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
+        .agg(
+            F.max(_is_outcome()).alias("reported"),
+            F.max(is_any(*_STARTED)).alias("started"),
+            F.max(is_any(EventCode.RECEIVED)).alias("received"),
+        )
     )
 
 
-def _words(rows: DataFrame, writers: Collection[int], reported: Column, begun: Column) -> DataFrame:
-    mine = rows.where(_is_one_of(writers)).where(reported | begun)
-    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)) for each in (reported, begun)]
-    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(masks[0].alias("reported"), masks[1].alias("begun"))
+def _words(rows: DataFrame, writers: Collection[int], about: Mapping[str, Column]) -> DataFrame:
+    mine = rows.where(_is_one_of(writers)).where(reduce(operator.or_, about.values()))
+    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)).alias(name) for name, each in about.items()]
+    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(*masks)
 
 
 def _has_any(codes: Sequence[int]) -> Column:
@@ -281,7 +296,7 @@ def _state() -> list[Column]:
         F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
         F.max(F.when(claim, ts)).alias("claim_ts"),
         F.max(F.when(released, ts)).alias("released_ts"),
-        F.min(F.when(is_any(*_BEGUN), ts)).alias("begun_ts"),
+        F.min(F.when(claim | is_any(EventCode.RECEIVED, EventCode.STARTED), ts)).alias("begun_ts"),
         F.min(F.when(success, ts)).alias("ok_ts"),
         F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
         F.max(F.when(is_any(EventCode.DEAD_LETTERED), _reason())).alias("reason"),

@@ -15,7 +15,7 @@ from ackwise.spark.events.schema import EVENT_SCHEMA, project
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import claimed_successes_of, copies, fold_by_writer, merge, outcomes_of, told_of
+from ackwise.spark.fold.messages import SAID, claimed_successes_of, copies, fold_by_writer, merge, outcomes_of, told_of
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.survey import merged, steps, survey
 from ackwise.spark.fold.tracks import SeqRun, around, holes_between, seen, tracks
@@ -130,4 +130,4 @@ class FoldedDeltas:
     def copies(self) -> DataFrame:
         """Places at which copies were read; one delta may have the beginning and another the outcome."""
         place = ("writer_id", "mk", "offset", "phys_pk", "phys_offset")
-        return self._delta.copies.groupBy(*place).agg(F.max("told").alias("told"), F.max("begun").alias("begun"))
+        return self._delta.copies.groupBy(*place).agg(*[F.max(name).alias(name) for name in SAID])

@@ -38,7 +38,7 @@ _MERGED: Final = tuple(name for name in SurveyRow._fields if name not in _KEY)
 _SMALLEST: Final = {"first_ts", "first_seq", "start", "least_lag", "oldest_record", "clock_low"}
 _COUNTED: Final = {"strange", "message_events", "outgoing"}
 #: The columns of an event that is about a partition.
-_STEP: Final = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved", "is_strange")
+_STEP: Final = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "handler", "attrs", "proved", "is_strange")
 
 
 def survey(events: DataFrame, *also: str) -> DataFrame:
@@ -104,7 +104,7 @@ def steps(events: DataFrame) -> DataFrame:
 
 
 def _is_step() -> Column:
-    ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
+    ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.MARKED, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
     found = ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained() | _is_strange()
     return F.coalesce(found, F.lit(False))
 

@@ -1,91 +1,152 @@
-"""Messages that a dead writer received without reporting an outcome.
+"""Messages that a dead writer may have run without reporting an outcome; the next worker ran them again.
 
-Each may have been run, and the next worker ran it again. What counts is where it was read: at its origin, or as a copy on a
-retry topic. What the writer had committed, or reported an outcome of, is left out, and what another told of its run.
+Where its log has marks and was not lost with the machine, these are the messages that it had started; otherwise all that it had
+received. What counts is where it was read: at its origin, or as a copy on a retry topic. What the writer had committed, or reported
+an outcome of, is left out, and what another told of its run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from ackwise.middleware.events import EventCode
+from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.bitmap import bit_of, from_on, spans, word_of
 from ackwise.spark.events.schema import is_any
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.folded import Folded
+from ackwise.spark.fold.messages import SAID
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession
 from ackwise.spark.session.rows import rows_of
 
-__all__ = ["Left", "left", "unreported"]
+__all__ = ["Left", "Mark", "left", "unreported", "without_holes"]
+
+_SHIFT: Final = 6  # a mask is of 64 offsets
+_WORD: Final = 2**64 - 1  # masks are signed
 
 
 class Left(NamedTuple):
-    """Offsets that a writer received and did not commit, from `start` to before `end`; it died."""
+    """Offsets that a writer may have started and did not commit, from `start` to before `end`; it died."""
 
     writer_id: int
     pk: int
+    handler: str
+    """Empty: each of the partition."""
     start: int
     end: int
 
 
-def left(spark: SparkSession, moves: DataFrame, facts: Facts) -> DataFrame:
-    """Rows of `Left`: the offsets that mute writers had received and not committed, few each: commits follow soon."""
-    received = moves.where(is_any(EventCode.RECEIVED_RANGE) & F.col("range_end").isNotNull())
-    known = received.join(F.broadcast(_passed(spark, facts)), ["writer_id", "pk"])
+class Mark(NamedTuple):
+    """An event of a dead writer that offsets beyond its commits came, or were about to start: `Left` before holes are taken out."""
+
+    writer_id: int
+    pk: int
+    handler: str
+    start: int
+    end: int
+    first: int
+    """The first offset of the event, which may lie before `start`."""
+    masks: str | None
+    """A list of masks as JSON, one for each word of 64 offsets from that of `first`; None: all offsets."""
+
+
+def left(spark: SparkSession, moves: DataFrame, facts: Facts, marked: Collection[int]) -> DataFrame:
+    """Rows of `Mark`, few for each mute writer: commits follow soon. Of `marked` ones what was received shows nothing."""
+    had = is_any(EventCode.MARKED) | (is_any(EventCode.RECEIVED_RANGE) & ~_is_one_of("writer_id", marked))
+    known = moves.where(had & F.col("range_end").isNotNull()).join(F.broadcast(_passed(spark, facts)), ["writer_id", "pk"])
     start = F.greatest("offset", "passed")
-    found = known.where(start < F.col("range_end")).select("writer_id", "pk", start.alias("start"), F.col("range_end").alias("end"))
-    return found.distinct()
+    masks = F.when(is_any(EventCode.MARKED), F.get_json_object("attrs", "$.masks")).alias("masks")
+    found = known.where(start < F.col("range_end"))
+    ends = start.alias("start"), F.col("range_end").alias("end")
+    return found.select("writer_id", "pk", "handler", *ends, F.col("offset").alias("first"), masks).distinct()
 
 
-def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence[Left]) -> DataFrame:
+def without_holes(marks: Iterable[Mark]) -> list[Left]:
+    """Return the offsets that `marks` have, in order."""
+    return sorted({Left(*mark[:3], *span) for mark in marks for span in _spans(mark)})
+
+
+def _spans(mark: Mark) -> Iterator[tuple[int, int]]:
+    masks = _masks(mark.masks)
+    if masks is None:
+        yield mark.start, mark.end
+        return
+    base = mark.first >> _SHIFT << _SHIFT
+    bits = "".join(f"{mask & _WORD:064b}"[::-1] for mask in masks)
+    for found in re.finditer("1+", bits):
+        start, end = max(mark.start, base + found.start()), min(mark.end, base + found.end())
+        if start < end:
+            yield start, end
+
+
+def _masks(text: str | None) -> list[int] | None:
+    """Return the masks; None, so that all offsets count, for a text that has none."""
+    found = None if text is None else attributes(f'{{"masks": {text}}}').get("masks")
+    return found if isinstance(found, list) and all(isinstance(mask, int) for mask in found) else None
+
+
+def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence[Left], marked: Collection[int]) -> DataFrame:
     """The messages as words: `mk`, `word` and `mask`."""
     if not facts.mute:
         return rows_of(spark, (), "mk long, word long, mask long")
-    came = rows_of(spark, left, "writer_id long, pk long, start long, end long")
+    came = rows_of(spark, left, "writer_id long, pk long, handler string, start long, end long")
     told = folded.told(list(facts.mute))
-    both = _origins(spark, folded, facts, came, told).unionByName(_copies(spark, folded, facts, came, told))
+    both = _origins(spark, folded, facts, came, told, marked).unionByName(_copies(spark, folded, facts, came, told, marked))
     return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
 
 
-def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame) -> DataFrame:
+def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame, marked: Collection[int]) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts))
-    views = F.broadcast(rows_of(spark, [(view.pk, view.mk) for view in facts.views], "pk long, mk long"))
-    keyed = came.select(F.struct("writer_id", "pk").alias("key"), F.lit("came").alias("kind"), "start", "end")
-    words = spans(keyed).select("key.writer_id", "key.pk", "word", F.col("mask").alias("came")).join(views, "pk").drop("pk")
+    views = F.broadcast(rows_of(spark, [(view.pk, view.mk, view.handler) for view in facts.views], "pk long, mk long, of string"))
+    keyed = came.select(F.struct("writer_id", "pk", "handler").alias("key"), F.lit("came").alias("kind"), "start", "end")
+    words = spans(keyed).select("key.writer_id", "key.pk", "key.handler", "word", F.col("mask").alias("came"))
+    words = words.join(views, "pk").where("handler = '' OR handler = of").select("writer_id", "mk", "word", "came")
     told_words = told.select("writer_id", "mk", word_of("offset").alias("word"), bit_of("offset").alias("reported"))
     reported = folded.outcomes(list(facts.mute)).unionByName(told_words, allowMissingColumns=True)
     rows = words.unionByName(reported, allowMissingColumns=True)
-    masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", "reported", "begun")]
-    each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views, "mk").join(passed, ["writer_id", "pk"], "left")
-    begun = F.col("begun").bitwiseAND(from_on(F.coalesce("passed", F.lit(0)), F.col("word")))
+    masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", *SAID)]
+    each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views.drop("of"), "mk").join(passed, ["writer_id", "pk"], "left")
+    received = F.when(_is_one_of("writer_id", marked), F.lit(0)).otherwise(F.col("received"))
+    begun = F.col("started").bitwiseOR(received).bitwiseAND(from_on(F.coalesce("passed", F.lit(0)), F.col("word")))
     mask = F.col("came").bitwiseOR(begun).bitwiseAND(F.bitwise_not("reported"))
     return each.select("mk", "word", mask.alias("mask")).where("mask != 0")
 
 
-def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame) -> DataFrame:
+def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame, marked: Collection[int]) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts).toDF("worker", "phys_pk", "passed"))
-    begun = F.col("begun") & (F.col("phys_offset") >= F.coalesce("passed", F.lit(0)))
-    rows = _had(folded.copies, came).join(F.broadcast(_writers(spark, facts)), "worker").join(passed, ["worker", "phys_pk"], "left")
+    begun = (F.col("started") | F.col("received")) & (F.col("phys_offset") >= F.coalesce("passed", F.lit(0)))
+    rows = _had(folded.copies, came, marked).join(F.broadcast(_writers(spark, facts)), "worker")
     on = ["worker", "mk", "offset"]
-    each = rows.groupBy(*on, "phys_pk", "phys_offset").agg(F.max(F.col("received") | begun).alias("had"), F.max("told").alias("told"))
-    open_still = each.where("had AND NOT told").join(told.toDF("worker", "mk", "offset"), on, "left_anti")
+    each = (
+        rows.join(passed, ["worker", "phys_pk"], "left")
+        .groupBy(*on, "phys_pk", "phys_offset")
+        .agg(F.max(F.col("came") | begun).alias("had"), F.max("reported").alias("reported"))
+    )
+    open_still = each.where("had AND NOT reported").join(told.toDF("worker", "mk", "offset"), on, "left_anti")
     return open_still.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
 
 
-def _had(copies: DataFrame, came: DataFrame) -> DataFrame:
-    """The copies beside each `worker` that reported something of them, or that `received` their place."""
-    places = F.broadcast(came.toDF("by", "phys_pk", "start", "end"))
+def _had(copies: DataFrame, came: DataFrame, marked: Collection[int]) -> DataFrame:
+    """The copies beside each `worker` that said something of them, or to whom their place `came`."""
+    places = F.broadcast(came.toDF("by", "phys_pk", "handler", "start", "end"))
     inside = (F.col("phys_offset") >= F.col("start")) & (F.col("phys_offset") < F.col("end"))
     never = F.lit(False)
-    reported = _beside("writer_id", never, F.col("begun"), F.col("told"))
-    received = _beside("by", F.coalesce(inside, never), never, never)
-    each = copies.join(places, "phys_pk", "left")
-    return each.select("mk", "offset", "phys_pk", "phys_offset", F.inline(F.array(reported, received))).where("received OR begun OR told")
+    received = F.col("received") & ~_is_one_of("writer_id", marked)
+    said = _beside("writer_id", never, F.col("reported"), F.col("started"), received)
+    had = _beside("by", F.coalesce(inside, never), never, never, never)
+    each = copies.join(places, "phys_pk", "left").select("mk", "offset", "phys_pk", "phys_offset", F.inline(F.array(said, had)))
+    return each.where("came OR reported OR started OR received")
 
 
-def _beside(worker: str, received: Column, begun: Column, told: Column) -> Column:
-    return F.struct(F.col(worker).alias("worker"), received.alias("received"), begun.alias("begun"), told.alias("told"))
+def _beside(worker: str, came: Column, *said: Column) -> Column:
+    named = [each.alias(name) for name, each in zip(SAID, said, strict=True)]
+    return F.struct(F.col(worker).alias("worker"), came.alias("came"), *named)
+
+
+def _is_one_of(column: str, writers: Collection[int]) -> Column:
+    return F.col(column).isin(list(writers)) if writers else F.lit(False)
 
 
 def _passed(spark: SparkSession, facts: Facts) -> DataFrame:

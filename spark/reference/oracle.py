@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from ackwise.middleware.events import OUTGOING
@@ -92,8 +93,10 @@ class Known:
     blind: Collection[tuple[str, str]]
     mute: Mapping[int, Mapping[Partition, int]]
     """The writers that may have run messages without reporting it: how far each had committed each partition."""
-    left: Mapping[Partition, Collection[tuple[int, int, int]]]
-    """The offsets that they had received beyond that: writer, start, end."""
+    left: Mapping[Partition, Collection[tuple[int, str, int, int]]]
+    """The offsets that they may have started beyond that: writer, handler (empty: each), start, end."""
+    marked: Collection[int] = ()
+    """Those of them whose log shows all that they had started."""
 
 
 def rule(
@@ -105,13 +108,15 @@ def rule(
     offsets: Collection[int] | None = None,
     produced: Iterable[Mapping[str, Any]] = (),
     last_commits: Iterable[tuple[str, int, int]] = (),
+    rolled_on: Mapping[int, str] = MappingProxyType({}),
     known: Known | None = None,
 ) -> Ruling:
     """Judge a set of events; the same event twice counts once, and not at all if it says something else then.
 
     `unreadable` are the writers whose log could not be read to its end, `still_written` those whose log is still written. Of offsets
     without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`. `last_commits` are
-    those that the brokers keep: group, writer and last durable event.
+    those that the brokers keep: group, writer and last durable event. `rolled_on` is the boot id of the machine that rolled the last log
+    of each writer.
     With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid.
     """
     each: dict[tuple[int, int], Event] = {}
@@ -121,12 +126,10 @@ def rule(
         if each.setdefault(key, event) != event:
             disputed.add(key)  # nobody knows which of them was written
     each = {key: _of_the_run(event) for key, event in each.items() if key not in disputed}
-    court = (
-        _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), list(last_commits), known)
-        if each
-        else None
-    )
-    return Ruling() if court is None else court.rule(offsets)
+    if not each:
+        return Ruling()
+    ordered = [each[key] for key in sorted(each)]
+    return _Court(ordered, config, unreadable, still_written, list(produced), list(last_commits), rolled_on, known).rule(offsets)
 
 
 class _Court:
@@ -138,6 +141,7 @@ class _Court:
         still_written: Collection[int],
         produced: list[Mapping[str, Any]],
         last_commits: list[tuple[str, int, int]],
+        rolled_on: Mapping[int, str],
         known: Known | None,
     ) -> None:
         self.events = events
@@ -163,7 +167,7 @@ class _Court:
         self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         self.since = None if config.since is None else round(config.since * 1e6)
         self.mute: Mapping[int, Mapping[Partition, int]]
-        self.left: Mapping[Partition, Collection[tuple[int, int, int]]]
+        self.left: Mapping[Partition, Collection[tuple[int, str, int, int]]]
         if known is not None:
             self._take(known)
             return
@@ -187,6 +191,7 @@ class _Court:
             or (w not in self.live and not self._has_ended(w) and any(s.get("mode") == "async" for s in _sessions(self.by_writer[w])))
         }
         self.mute = {w: self._passed_by(w) for w in self.by_writer if self._is_mute(w)}
+        self.marked = {w for w in self.mute if self._has_marks(w, rolled_on.get(w))}
         self.left = self._left()
         self.resumed = {p: self._resumed(p) for p in self.by_partition}
         self.commits = {p: _max(self._positions(p)) for p in self.by_partition}
@@ -207,7 +212,7 @@ class _Court:
         self.began, self.drained = dict(known.began), dict(known.drained)
         self.commits, self.resumed, self.rewound = dict(known.commits), dict(known.resumed), dict(known.rewound)
         self.unsettled |= {partition: set(spans) for partition, spans in known.unsettled.items()}
-        self.mute, self.left = known.mute, known.left
+        self.mute, self.left, self.marked = known.mute, known.left, set(known.marked)
 
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
@@ -349,24 +354,32 @@ class _Court:
         keyed = [s for s in _sessions(self.by_writer[writer]) if "namespace" in s]
         return writer not in self.live and not self._has_ended(writer) and not any("lease" not in s for s in keyed)
 
+    def _has_marks(self, writer: int, rolled_on: str | None) -> bool:
+        """Whether its log shows all that it had started: it is complete, and its machine had run since when it was rolled."""
+        says = any(s.get("marks") is True and s.get("boot_id") == rolled_on for s in _sessions(self.by_writer[writer]))
+        return says and rolled_on is not None and writer not in self.cut and not self._has_holes(writer)
+
     def _passed_by(self, writer: int) -> dict[Partition, int]:
         at_partition = _grouped(filter(_is_read, self.by_writer[writer]), _partition)
         return {p: _max(map(_position, events)) or 0 for p, events in at_partition.items()}
 
-    def _left(self) -> dict[Partition, list[tuple[int, int, int]]]:
-        """Return the offsets that the mute ones received and did not commit."""
-        found: dict[Partition, list[tuple[int, int, int]]] = defaultdict(list)
+    def _left(self) -> dict[Partition, list[tuple[int, str, int, int]]]:
+        """Return the offsets that the mute ones may have started and did not commit: received ones, if no marks say it better."""
+        found: dict[Partition, list[tuple[int, str, int, int]]] = defaultdict(list)
         for writer, passed in self.mute.items():
             for e in self.by_writer[writer]:
-                if e["event_type"] == E.RECEIVED_RANGE and e.get("topic") and None not in (e.get("offset"), e.get("range_end")):
-                    found[_partition(e)].append((writer, max(e["offset"], passed[_partition(e)]), e["range_end"]))
+                has_come = e["event_type"] == E.MARKED or (e["event_type"] == E.RECEIVED_RANGE and writer not in self.marked)
+                if has_come and e.get("topic") and None not in (e.get("offset"), e.get("range_end")):
+                    start = max(e["offset"], passed[_partition(e)])
+                    which = [(start, e["range_end"])] if (masks := _masks(e)) is None else _marked(e, masks, start)
+                    found[_partition(e)] += [(writer, e.get("handler") or "", *span) for span in which]
         return found
 
     def _is_left_open(self, message: Message, events: list[Event]) -> bool:
-        """Whether a mute writer had it, or a copy of it, reported no outcome, and nobody else told of its run."""
+        """Whether a mute writer may have started it, or a copy of it, reported no outcome, and nobody else told of its run."""
         copies, told = {place for e in events if (place := _read_at(e)) is not None}, {_told_by(e) for e in events}
         return any(
-            self._has_left(writer, passed, (message[0], message[3]), [e for e in events if e["writer_id"] == writer])
+            self._has_left(writer, passed, (message[0], message[3]), [e for e in events if e["writer_id"] == writer], message[1])
             or any(
                 self._has_left(writer, passed, at, [e for e in events if e["writer_id"] == writer and _read_at(e) == at]) for at in copies
             )
@@ -379,10 +392,14 @@ class _Court:
         given_up = {_attempt(e) for e in of.get(E.FAILED, []) if _is_too_long(e) and not _is_in_place(e) and e["writer_id"] in self.mute}
         return bool(given_up - {_attempt(e) for e in of.get(E.LATE_SUCCESS, [])})
 
-    def _has_left(self, writer: int, passed: Mapping[Partition, int], place: tuple[Partition, int], mine: list[Event]) -> bool:
+    def _has_left(
+        self, writer: int, passed: Mapping[Partition, int], place: tuple[Partition, int], mine: list[Event], handler: str | None = None
+    ) -> bool:
         (partition, offset), codes = place, {e["event_type"] for e in mine if not _is_in_place(e)}
-        has_begun = bool({*_BEGUN} & codes) and offset >= passed.get(partition, 0)
-        has_come = any(w == writer and start <= offset < end for w, start, end in self.left.get(partition, ()))
+        begins = {*_BEGUN} - {E.RECEIVED} if writer in self.marked else {*_BEGUN}
+        has_begun = bool(begins & codes) and offset >= passed.get(partition, 0)
+        had = [(h, start, end) for w, h, start, end in self.left.get(partition, ()) if w == writer]
+        has_come = any(start <= offset < end and (handler is None or h in ("", handler)) for h, start, end in had)
         return (has_begun or has_come) and not _OUTCOMES & codes
 
     def _find_unknown(self, writer: int) -> bool:
@@ -730,6 +747,19 @@ def _in(spans: Collection[tuple[int, int]], offset: int) -> bool:
 
 def _group(e: Event) -> tuple[str, str]:
     return e.get("cluster") or "", e.get("group_id") or ""
+
+
+def _masks(e: Event) -> list[int] | None:
+    """The masks of a mark, one for each word of 64 offsets; None: it is of all of its offsets."""
+    found = _attributes(e).get("masks") if e["event_type"] == E.MARKED else None
+    return found if isinstance(found, list) and all(isinstance(mask, int) for mask in found) else None
+
+
+def _marked(e: Event, masks: list[int], start: int) -> list[tuple[int, int]]:
+    """The offsets from `start` on that a mark names, each as a range."""
+    first = e["offset"] >> 6
+    each = (offset for offset in range(start, min(e["range_end"], (first + len(masks)) << 6)))
+    return [(offset, offset + 1) for offset in each if masks[(offset >> 6) - first] >> (offset & 63) & 1]
 
 
 def _partition(e: Event) -> Partition:

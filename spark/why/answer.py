@@ -112,6 +112,7 @@ def inquire(
         still_written=evidence.logs.still_written,
         offsets={each.offset for each in asked_at},
         last_commits=around.ahead(last_commits),
+        rolled_on=evidence.logs.rolled_on,
     )
     workers = _workers(around, [*messages, *sent], evidence, config)
     found_stories = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
@@ -207,6 +208,7 @@ def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: Rec
         still_written=evidence.logs.still_written,
         offsets=[place.offset],
         last_commits=around.ahead(last_commits),
+        rolled_on=evidence.logs.rolled_on,
     )
     found_stories = stories_of_offset(place, (), around.events, ruling, _workers(around, (), evidence, config))
     if not found_stories:

@@ -256,15 +256,19 @@ def _of_writer(mine: pa.Table, since: int | None) -> Iterator[pa.Table]:
 def _of_partition(here: pa.Table, offsets: Sequence[int]) -> Iterator[pa.Table]:
     yield _any(here, *_JUMPS)
     yield _extremes(here.filter(call("invert", [_is_from(here, 20)])), "offset")
-    received = _any(here, E.RECEIVED_RANGE)
+    received, marked = _any(here, E.RECEIVED_RANGE), _any(here, E.MARKED)
     yield from (_extremes(received, "offset"), _extremes(received, "range_end"))
     commits = _any(here, E.COMMITTED).sort_by([("event_ts", "ascending"), ("seq", "ascending")])
     went_back = call("any", [call("less", [commits["range_end"], call("cumulative_max", [commits["range_end"]])])]).as_py()
     yield commits if went_back else _extremes(commits, "range_end")
     for offset in offsets:
-        reaches = call("and", [call("less_equal", [received["offset"], offset]), call("greater", [received["range_end"], offset])])
-        yield received.filter(reaches)
+        yield from (ranges.filter(_reach(ranges, offset)) for ranges in (received, marked))
         yield commits.filter(call("greater", [commits["range_end"], offset])).slice(0, 1)
+
+
+def _reach(ranges: pa.Table, offset: int) -> Any:
+    """Whether each range has the offset."""
+    return call("and", [call("less_equal", [ranges["offset"], offset]), call("greater", [ranges["range_end"], offset])])
 
 
 def _rows(table: pa.Table) -> list[Event]:

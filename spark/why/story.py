@@ -238,6 +238,10 @@ def _steps_of_partition(where: Place, here: Sequence[Event], workers: Workers, a
         match event["event_type"]:
             case E.RECEIVED_RANGE if _covers(event, where.offset):
                 yield _step(event, workers, f"fetched from {_named_partition(where)}, among offsets {_offsets(event)}", attempt)
+            case E.MARKED if _covers(event, where.offset):
+                yield _step(
+                    event, workers, f"was about to start what it had fetched of {_named_partition(where)}, offsets {_offsets(event)}"
+                )
             case E.GAP if _covers(event, where.offset):
                 yield _step(event, workers, f"found nothing in {_named_partition(where)} at offsets {_offsets(event)}")
             case E.SEEK if _covers(event, where.offset):

@@ -491,6 +491,56 @@ case("90i what it had committed", verdicts={5: ONCE}, without={5: MAYBE}).say("w
     "w2", "5:S W=6"
 )
 
+
+def killed(name: str, **ended: Any) -> None:
+    """What a worker had fetched that died, and another ran: it had marked the second and the third before they could start."""
+    verdicts = ended.pop("verdicts", {0: ONCE, 1: ONCE, 2: TWICE, 3: ONCE})
+    flags = {offset: MAYBE for offset, verdict in verdicts.items() if verdict is TWICE}
+    without = {offset: MAYBE for offset in verdicts if offset not in flags}
+    history = case(name, verdicts=verdicts, flags=flags, without=without).mark("w1", **ended)
+    history.say("w1", "RECEIVED_RANGE[0,4) 0:CS MARKED[1,3) 1:S", ago=7200).say("w2", "RECEIVED_RANGE[0,4) 0:D 1:D 2:S 3:S W=4")
+
+
+FETCHED: Final = {0: ONCE, 1: ONCE, 2: TWICE, 3: TWICE}
+killed("95k killed, and the machine that rolled its log had run since")
+killed("95l killed, and the machine was started anew before its log was rolled", rolled_on="boot 2", verdicts=FETCHED)
+killed("95m killed, and nobody says where its log was rolled", rolled_on=None, verdicts=FETCHED)
+killed("95n killed, and its session does not name the machine", died_on=None, verdicts=FETCHED)
+unmarked = case("95o killed, and it marks nothing", verdicts={0: TWICE, 1: ONCE}, flags={0: MAYBE}).start(
+    "w1", at=NOW - 9000 * SECOND, boot_id="boot 1")  # fmt: skip
+unmarked.rolled_on[unmarked.number("w1")] = "boot 1"
+unmarked.say("w1", "RECEIVED_RANGE[0,1)", ago=7200).say("w2", "0:S 1:S W=2")
+case("95p killed after it had started three, one of them done", verdicts={0: ONCE, 1: TWICE, 2: TWICE, 3: ONCE}, flags={1: MAYBE, 2: MAYBE},
+     without={0: MAYBE, 3: MAYBE}).mark("w1").say("w1", "RECEIVED_RANGE[0,4) 0:US 1:U 2:C", ago=7200).say(
+    "w2", "RECEIVED_RANGE[0,4) 0:D 1:US 2:CS 3:US W=4")  # fmt: skip
+case("95q killed, with single messages received and none started", verdicts={0: ONCE}, without={0: MAYBE}).mark("w1").say(
+    "w1", "0:R", ago=7200).say("w2", "0:US W=1")  # fmt: skip
+case("95r killed, and what it had marked was committed", verdicts={5: ONCE, 6: TWICE}, flags={6: MAYBE}, without={5: MAYBE}).mark("w1").say(
+    "w1", "RECEIVED_RANGE[5,7) MARKED[5,7) W=6", ago=7200).say("w2", "5:S 6:S W=7")  # fmt: skip
+case("95s killed, and events of it are missing, with marks among them", verdicts={0: TWICE}, flags={0: MAYBE}).mark("w1").say(
+    "w1", "RECEIVED_RANGE[0,1)", ago=7200).skip("w1", 1).add("w1", EventCode.HEARTBEAT, at=NOW - 7100 * SECOND).say(
+    "w2", "0:S W=1")  # fmt: skip
+case("95t killed, and a commit names later events of it", verdicts={0: TWICE}, flags={0: MAYBE}).mark("w1").say(
+    "w1", "RECEIVED_RANGE[0,1)", ago=7200).assign("w2", 0, named=("w1", 9), at=NOW - 7100 * SECOND).say("w2", "0:S W=1")  # fmt: skip
+case("95u killed, with its events written only now and then", verdicts={0: TWICE}, flags={0: MAYBE}).start(
+    "w1", at=NOW - 9000 * SECOND, mode="async", marks=True, boot_id="boot 1").say("w1", "RECEIVED_RANGE[0,1)", ago=7200).say(
+    "w2", "0:S W=1").rolled_on[CASES["95u killed, with its events written only now and then"].history.number("w1")] = "boot 1"  # fmt: skip
+copies = case("95v killed, with copies fetched of which it had started the second",
+              verdicts={0: ONCE, 1: TWICE, 2: TWICE}, flags={1: MAYBE, 2: MAYBE}, without={0: MAYBE}).mark("w1")  # fmt: skip
+copies.say("w1", "RECEIVED_RANGE[0,3) 0:FB 1:FB 2:FB W=3", ago=7200).say(
+    "w1", "RECEIVED_RANGE[0,3)", topic=f"{copies.group}.retry", ago=7150
+)
+copies.say("w1", "MARKED[1,2)", topic=f"{copies.group}.retry", ago=7149).say("w1", "0@2:R 2@2:C", ago=7148).say("w2", "0@2:S 1@2:S 2@2:S")
+case("95x killed, with some of what it had fetched marked, for one of two handlers", apart={
+     ("", "bill", 0, 62): ONCE, ("", "bill", 0, 63): TWICE, ("", "bill", 0, 64): ONCE, ("", "bill", 0, 65): TWICE,
+     ("", "audit", 0, 63): ONCE}).mark("w1").say("w1", "RECEIVED_RANGE[62,66)", ago=7200).say(
+    "w1", "MARKED[63,66)", ago=7150, handler="bill", attrs=json.dumps({"masks": [-(2**63), 2]})).say(
+    "w2", "62:S 63:S 64:S 65:S").say("w2", "63:S W=66", handler="audit")  # fmt: skip
+case("95y killed, with a mark whose masks nobody can read", verdicts={0: TWICE}, flags={0: MAYBE}).mark("w1").say(
+    "w1", "MARKED[0,1)", ago=7200, attrs='{"masks":["x"]}').say("w2", "0:S W=1")  # fmt: skip
+case("95w it lives, and had marked what another ran", verdicts={0: ONCE}, without={0: MAYBE}).mark("w1").say(
+    "w1", "RECEIVED_RANGE[0,1) MARKED[0,1)").say("w2", "0:S W=1")  # fmt: skip
+
 LATE: Final = Flag.TIMED_OUT
 CLEAN: Final = MAYBE | Flag.REPEATED | Flag.UNCLAIMED | Flag.ATTEMPT_HOLE | Flag.NEG_LATENCY
 

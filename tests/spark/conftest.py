@@ -81,4 +81,6 @@ def judged(session: SparkSession, folder: Path, universes: Iterable[int]) -> Ans
     events = [event for history in histories for event in history.events]
     random.Random(3).shuffle(events)
     produced = write_produced(folder / "produced.parquet", [row for history in histories for row in history.produced])
-    return run(session, [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)], CONFIG, produced)
+    files = [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)]
+    rolled_on = {writer: boot_id for history in histories for writer, boot_id in history.rolled_on.items()}
+    return run(session, files, CONFIG, produced, rolled_on=rolled_on)

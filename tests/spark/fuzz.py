@@ -12,7 +12,7 @@ from ackwise.middleware.events import OUTGOING, EventCode
 
 __all__ = ["universe"]
 
-_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAGIIOOYYZJJ"
+_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAGIIOOYYZJJUU"
 
 
 def universe(number: int) -> History:
@@ -27,12 +27,17 @@ def universe(number: int) -> History:
     base = draw.choice([0, 58, 120])
     history.written = NOW if draw.random() < 0.1 else NOW - 3 * DAY
     writers = [f"w{n}" for n in range(draw.randint(1, 3))]
-    for writer in writers:
+    killed = [writer for writer in writers[1:] if draw.random() < 0.5]
+    for writer in killed:
+        history.mark(writer, died_on=draw.choice([None, "boot 1", "boot 1"]), rolled_on=draw.choice([None, "boot 1", "boot 1", "boot 2"]))
+    for writer in (writer for writer in writers if writer not in killed):
         if draw.random() < 0.7:
             keys: dict[str, Any] = draw.choice([{}, {}, {"namespace": "shop", "lease": 30}, {"namespace": "shop"}])
-            history.start(writer, at=_time(draw), mode=mode, **keys)
+            marks: dict[str, Any] = {"marks": draw.choice([None, True, 1]), "boot_id": draw.choice([None, "boot 1", 1])}
+            history.start(writer, at=_time(draw), mode=mode, **keys, **marks)
+        history.rolled_on[history.number(writer)] = "boot 1"
     for _ in range(draw.randint(5, 40)):
-        _happen(history, draw, draw.choice(writers), base)
+        _happen(history, draw, writer := draw.choice(writers), base, was_killed=writer in killed)
     if topic != TOPIC:
         for _ in range(draw.choice([0, 0, 6, 25])):
             _send(history, draw, draw.choice(writers), base)
@@ -49,10 +54,13 @@ def universe(number: int) -> History:
     return history
 
 
-def _happen(history: History, draw: random.Random, writer: str, base: int) -> None:
+def _happen(history: History, draw: random.Random, writer: str, base: int, *, was_killed: bool) -> None:
     ago = draw.choice([None, None, draw.uniform(-60, 7200), draw.uniform(0, 2 * DAY / SECOND)])
+    weights = [60, 12, 8, 6, 2, 3, 1, 4, 1]
+    if was_killed:  # an hour ago or longer, and its log is whole
+        ago, weights = draw.uniform(3600, 7200), [60, 40, 4, 0, 0, 0, 0, 0, 0]
     offset = base + draw.randrange(12)
-    match draw.choices(["message", "range", "commit", "assign", "revoke", "skip", "end", "look", "odd"], [60, 12, 8, 6, 2, 3, 1, 4, 1])[0]:
+    match draw.choices(["message", "range", "commit", "assign", "revoke", "skip", "end", "look", "odd"], weights)[0]:
         case "message":
             letters = "".join(draw.choices(_LETTERS, k=draw.randint(1, 4)))
             attempt = draw.choice([1, 1, 1, 2, 2, 3])
@@ -86,12 +94,18 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             key = draw.choice([None, None, "a", "b"])
             history.say(writer, f"{offset}@{attempt}:{letters}", ago=ago, key=key, level=draw.choice([None, 0, 1, 3, 9]), **fields)
         case "range":
-            code = draw.choice(["RECEIVED_RANGE", "RECEIVED_RANGE", "GAP", "SEEK"])
+            code = draw.choice(["RECEIVED_RANGE", "RECEIVED_RANGE", "MARKED", "GAP", "SEEK"])
             reason = draw.choice([{}, {"reason": "operator"}, {"reason": "out-of-range"}, {"reason": "out-of-range", "goes_on_at": offset}])
             where: dict[str, Any] = (
-                {"topic": f"{history.group}.retry"} if code == "RECEIVED_RANGE" and draw.random() < 0.2 else {"topic": history.topic}
+                {"topic": f"{history.group}.retry"}
+                if code in ("RECEIVED_RANGE", "MARKED") and draw.random() < 0.2
+                else {"topic": history.topic}
             )
             proof: dict[str, Any] = {"proved": draw.choice([None, True, False])} if code == "GAP" else {}
+            if code == "MARKED":
+                masks: list[Any] = [None, None, [draw.getrandbits(64) - 2**63 for _ in range(draw.randint(0, 3))], [-1, "x"], 7]
+                reason = {"masks": draw.choice(masks)}
+                proof = {"handler": draw.choice([None, "bill", "bill", "other"])}
             history.say(
                 writer, f"{code}[{offset},{offset + draw.choice([0, 1, 3, 8, 70])})", ago=ago, attrs=json.dumps(reason) if reason else None,
                 **where, **proof,

@@ -47,7 +47,7 @@ LETTERS: Final = {
     "J": EventCode.RELEASED,
 }
 _STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
-_RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d+),(?P<end>\d+)\)$")
+_RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|MARKED|GAP|SEEK|TX_SETTLED)\[(?P<start>\d+),(?P<end>\d+)\)$")
 
 
 class History:
@@ -59,6 +59,8 @@ class History:
         self.topic = topic
         self.written = NOW
         self.produced: list[dict[str, Any]] = []
+        self.rolled_on: dict[int, str] = {}
+        """The boot id of the machine that rolled the last log of a writer."""
         self.events: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
         self._seqs: dict[str, int] = {}
@@ -72,7 +74,7 @@ class History:
     def say(self, writer: str, words: str, *, ago: float | None = None, key: str | None = None, **fields: Any) -> History:
         """Events by `writer`, such as `0:RCS 1@2:RCF GAP[2,4) W=4`: offset, attempt, and a letter for each event.
 
-        `ago` is seconds before `NOW`; without it, events follow each other shortly before. `C` begins a run, `S` and
+        `ago` is seconds before `NOW`; without it, events follow each other shortly before. `C` and `U` begin a run, `S` and
         `F` end the one that the writer began last, as do `I`, which tries again in place, and `O`, which took too long; `Y` succeeds late
         in the one that took too long.
         """
@@ -115,6 +117,12 @@ class History:
     def start(self, writer: str, *, at: int | None = None, **attrs: object) -> History:
         """The writer begins its session."""
         return self.add(writer, EventCode.SESSION_START, at=at, attrs=json.dumps({"mode": "before_settle", "retention": 86400, **attrs}))
+
+    def mark(self, writer: str, *, died_on: str | None = "boot 1", rolled_on: str | None = "boot 1", ago: float = 9000) -> History:
+        """The writer begins its session, and marks what it starts; its last log is rolled by the machine with the boot id `rolled_on`."""
+        if rolled_on is not None:
+            self.rolled_on[self.number(writer)] = rolled_on
+        return self.start(writer, at=NOW - round(ago * SECOND), marks=True, boot_id=died_on)
 
     def skip(self, writer: str, number: int) -> History:
         """As many of the writer's events are missing."""
@@ -183,11 +191,11 @@ class History:
         offset, attempt = int(found["offset"]), int(found["attempt"] or 1)
         for letter in found["letters"]:
             code = LETTERS[letter]
-            if letter == "C":
+            if letter in "CU":
                 self._exec_ids[writer] = self._exec_ids.get(writer, self.number(writer) << 20) + 1
             values: dict[str, Any] = {"topic": self.topic, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
             values["dedup_hash"] = hash_of(key or f"{offset}")
-            if letter in "CSFLIOYJ":
+            if letter in "CUSFLIOYJ":
                 values["exec_id"] = self._exec_ids.get(writer, self.number(writer) << 20)
             if letter == "I":
                 self._in_place[offset] = self._in_place.get(offset, 0) + 1

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
@@ -41,15 +42,16 @@ def run(
     config: ReconcileConfig,
     produced: Path | None = None,
     last_commits: Sequence[LastCommit] = (),
+    rolled_on: Mapping[int, str] = MappingProxyType({}),
 ) -> Answer:
     """The job's answer to the events in these files, beside what was produced."""
     told = None if produced is None else read_produced(spark, produced)
-    return answer(weigh(spark, evidence_of(*paths), config, produced_rows=told, last_commits=last_commits))
+    return answer(weigh(spark, evidence_of(*paths, rolled_on=rolled_on), config, produced_rows=told, last_commits=last_commits))
 
 
-def evidence_of(*paths: Path) -> Evidence:
+def evidence_of(*paths: Path, rolled_on: Mapping[int, str] = MappingProxyType({})) -> Evidence:
     """These files, as if they had been found below a root."""
-    return Evidence((), paths, 0, NO_LOGS, (), ())
+    return Evidence((), paths, 0, NO_LOGS._replace(rolled_on=rolled_on), (), ())
 
 
 def answer(found: Judgement) -> Answer:

@@ -290,7 +290,7 @@ def test_what_is_doubtful_about_the_events_themselves_is_said_and_no_events_are_
     name = "47c a topic made anew, without an id, and newer records before older ones"
     history = copy(CASES[name].history)
     history.events = [*history.events]
-    history.add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+    history.add("w1", 47, topic=TOPIC, partition=0, offset=9).add("w1", 77)
     result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF)
     assert result.exit_code == 0, result.output
     falls, strange = summary(tmp_path / "out")["warnings"]

@@ -66,6 +66,15 @@ def test_a_folder_of_a_day_that_is_a_link_is_named_and_not_followed(tmp_path: Pa
     assert found.unreadable == (f"{day} is a link, and links are not followed; what is behind it was not read",)
 
 
+def test_the_last_file_of_a_writer_says_on_which_machine_its_log_was_rolled(tmp_path: Path) -> None:
+    for writer, files in enumerate([((4, b"b1"),), ((4, b"b1"), (9, b"b2")), ((4, b"b1"), (9, None)), ((4, b""),)]):
+        for last, boot_id in files:
+            path = file_of(tmp_path, f"events-{writer:016x}-{last - 4:012d}-{last:012d}.parquet")
+            if boot_id is not None:
+                pq.write_table(pq.read_table(path).replace_schema_metadata({b"ackwise.rolled_on": boot_id}), path)
+    assert evidence(tmp_path).logs.rolled_on == {0: "b1", 1: "b2"}
+
+
 def test_a_file_of_others_is_named_and_not_read(tmp_path: Path) -> None:
     path = file_of(tmp_path, "part-00000.snappy.parquet")
     found = evidence(tmp_path)

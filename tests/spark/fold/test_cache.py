@@ -193,9 +193,9 @@ def test_what_is_no_state_of_these_folders_and_this_version_is_refused(tmp_path:
         (json.dumps(whose), "is the state of .*/b, too; give that folder as well, or another one to --state"),
         (json.dumps({name: value for name, value in whose.items() if name != "roots"}), strange),
         (json.dumps({"format": 1, "reasons": [*REASONS]}), another),
-        (json.dumps({"format": 3}), another),
-        (json.dumps({"format": 3, "reasons": [*REASONS, "of a newer version"]}), another),
-        (json.dumps({"format": 3, "reasons": [*REASONS][1:]}), another),
+        (json.dumps({"format": 4}), another),
+        (json.dumps({"format": 4, "reasons": [*REASONS, "of a newer version"]}), another),
+        (json.dumps({"format": 4, "reasons": [*REASONS][1:]}), another),
         ("[]", strange),
         ("{", strange),
     ):

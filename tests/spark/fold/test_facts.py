@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from tests.tables import each
 
 from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
@@ -40,6 +42,27 @@ def test_a_last_commit_shows_that_events_are_missing_unless_its_writer_still_wri
     rows, last = [said(1, last_ts=100 * SECOND), said(2, last_ts=1000 * SECOND)], [LastCommit("g", 1, 9), LastCommit("g", 2, 9)]
     dead, live = establish(rows, CONFIG, last_commits=last).writers
     assert ((dead.fate, dead.tail_is_unknown), (live.fate, live.tail_is_unknown)) == ((WriterFate.DEAD, True), (WriterFate.LIVE, False))
+
+
+@each(
+    "attrs,rolled_on,unreadable,is_marked",
+    [
+        ({"marks": True, "boot_id": "b1"}, "b1", (), True),
+        ({"marks": True, "boot_id": "b1"}, "b2", (), False),
+        ({"marks": True, "boot_id": "b1"}, None, (), False),
+        ({"marks": True}, None, (), False),
+        ({"boot_id": "b1"}, "b1", (), False),
+        ({"marks": False, "boot_id": "b1"}, "b1", (), False),
+        ({"marks": True, "boot_id": "b1", "mode": "async"}, "b1", (), False),
+        ({"marks": True, "boot_id": "b1"}, "b1", (1,), False),
+    ],
+)
+def test_a_dead_writer_says_what_it_started_if_it_marked_it_and_its_machine_ran_on(
+    attrs: dict[str, object], rolled_on: str | None, unreadable: tuple[int, ...], is_marked: bool
+) -> None:
+    rows = [said(1, last_ts=10, session=json.dumps(attrs)), said(2, last_ts=1000 * SECOND, session=json.dumps({"marks": True}))]
+    logs = Logs(unreadable=frozenset(unreadable), rolled_on={} if rolled_on is None else {1: rolled_on})
+    assert establish(rows, CONFIG, logs).marked == ({1} if is_marked else set())
 
 
 def test_two_partitions_with_one_key_are_refused() -> None:

@@ -114,9 +114,10 @@ def test_only_some_time_is_judged_as_the_oracle_judges_it(local: SparkSession, t
     config = replace(CONFIG, since=NOW / SECOND - 1800)
     histories = [universe(number) for number in range(200)]
     events = [event for history in histories for event in history.events]
-    found = run(local, [write_parquet(tmp_path / "events.parquet", events)], config)
+    rolled_on = {writer: boot_id for history in histories for writer, boot_id in history.rolled_on.items()}
+    found = run(local, [write_parquet(tmp_path / "events.parquet", events)], config, rolled_on=rolled_on)
     for history in histories:
-        expected = rule(history.events, config)
+        expected = rule(history.events, config, rolled_on=history.rolled_on)
         assert found.rulings[history.group].messages == expected.messages, history.group
         assert found.rulings[history.group].absent == expected.absent, history.group
 

@@ -52,11 +52,16 @@ def contradictions(rulings: Mapping[str, Ruling], universes: Iterable[int] = ())
     for name, each in CASES.items():
         check(name, each, rulings[name])
     histories = [case.history for case in CASES.values()] + [universe(number) for number in universes]
-    return [each.group for each in histories if rulings[each.group] != rule(each.events, CONFIG, produced=each.produced)]
+    return [each.group for each in histories if rulings[each.group] != told(each)]
+
+
+def told(history: History) -> Ruling:
+    """What the oracle says of all of it."""
+    return rule(history.events, CONFIG, produced=history.produced, rolled_on=history.rolled_on)
 
 
 def test_the_oracle_says_of_each_case_what_it_expects() -> None:
-    rulings = {name: rule(each.history.events, CONFIG, produced=each.history.produced) for name, each in CASES.items()}
+    rulings = {name: told(each.history) for name, each in CASES.items()}
     assert contradictions(rulings) == []
 
 
@@ -65,8 +70,8 @@ def test_order_and_repetition_change_nothing() -> None:
         events: list[Mapping[str, Any]] = list(each.history.events)
         shuffled = [*events, *events[::2]]
         random.Random(7).shuffle(shuffled)
-        produced = each.history.produced
-        assert rule(shuffled, CONFIG, produced=produced[::-1]) == rule(events, CONFIG, produced=produced), name
+        produced, rolled_on = each.history.produced[::-1], each.history.rolled_on
+        assert rule(shuffled, CONFIG, produced=produced, rolled_on=rolled_on) == told(each.history), name
 
 
 def test_events_of_what_was_sent_change_no_verdict_on_what_was_consumed() -> None:
@@ -79,7 +84,7 @@ def test_events_of_what_was_sent_change_no_verdict_on_what_was_consumed() -> Non
 
 def since(history: History, seconds_ago: float) -> Ruling:
     """What is said of it if only that time is judged."""
-    return rule(history.events, replace(CONFIG, since=NOW / SECOND - seconds_ago))
+    return rule(history.events, replace(CONFIG, since=NOW / SECOND - seconds_ago), rolled_on=history.rolled_on)
 
 
 def offsets(ruling: Ruling) -> dict[int, Verdict]:
@@ -115,7 +120,7 @@ def test_a_duplicate_is_known_by_what_the_store_remembered() -> None:
 def test_nothing_else_changes_within_the_time_that_is_judged() -> None:
     suppressed, changed = {Verdict.DUPLICATE_SUPPRESSED, Verdict.PHANTOM_SUPPRESSED}, []
     for history in (universe(number) for number in range(300)):
-        every, found = rule(history.events, CONFIG), since(history, 1800)
+        every, found = rule(history.events, CONFIG, rolled_on=history.rolled_on), since(history, 1800)
         changed += [every.messages[m][0] for m, verdict in found.messages.items() if verdict != every.messages[m]]
         for partition, domain in found.domains.items():
             inside = {offset: name for offset, name in every.absent[partition].items() if offset in range(*domain)}

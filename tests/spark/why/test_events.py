@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1200)
 Event = Mapping[str, Any]
 
 
-def evidence_of(folder: Path, events: Iterable[Event], size: int) -> Evidence:
+def evidence_of(folder: Path, events: Iterable[Event], size: int, rolled_on: Mapping[int, str]) -> Evidence:
     """The events in files of about so many, each of one writer and of neighbours."""
     by_writer: dict[int, list[Event]] = defaultdict(list)
     for event in events:
@@ -33,13 +33,13 @@ def evidence_of(folder: Path, events: Iterable[Event], size: int) -> Evidence:
     for writer, mine in by_writer.items():
         mine.sort(key=lambda event: int(event["seq"]))
         files += [write_parquet(folder / f"{writer:x}-{n}.parquet", mine[n : n + size]) for n in range(0, len(mine), size)]
-    return Evidence((folder,), tuple(files), 0, Logs(), (), ())
+    return Evidence((folder,), tuple(files), 0, Logs(rolled_on=rolled_on), (), ())
 
 
 def differences(history: History, folder: Path, asked: Iterable[tuple[str, int, int]]) -> list[tuple[object, ...]]:
     """What is said otherwise of these offsets by an inquiry, and by the oracle from all events."""
-    evidence = evidence_of(folder, history.events, 6)
-    whole = rule(history.events, CONFIG)
+    evidence = evidence_of(folder, history.events, 6, history.rolled_on)
+    whole = rule(history.events, CONFIG, rolled_on=history.rolled_on)
     found: list[tuple[object, ...]] = []
     for topic, partition, offset in asked:
         expected = said_by(whole, topic, partition, offset)
