@@ -525,12 +525,11 @@ case("95t killed, and a commit names later events of it", verdicts={0: TWICE}, f
 case("95u killed, with its events written only now and then", verdicts={0: TWICE}, flags={0: MAYBE}).start(
     "w1", at=NOW - 9000 * SECOND, mode="async", marks=True, boot_id="boot 1").say("w1", "RECEIVED_RANGE[0,1)", ago=7200).say(
     "w2", "0:S W=1").rolled_on[CASES["95u killed, with its events written only now and then"].history.number("w1")] = "boot 1"  # fmt: skip
-copies = case("95v killed, with copies fetched of which it had started the second",
-              verdicts={0: ONCE, 1: TWICE, 2: TWICE}, flags={1: MAYBE, 2: MAYBE}, without={0: MAYBE}).mark("w1")  # fmt: skip
-copies.say("w1", "RECEIVED_RANGE[0,3) 0:FB 1:FB 2:FB W=3", ago=7200).say(
-    "w1", "RECEIVED_RANGE[0,3)", topic=f"{copies.group}.retry", ago=7150
-)
-copies.say("w1", "MARKED[1,2)", topic=f"{copies.group}.retry", ago=7149).say("w1", "0@2:R 2@2:C", ago=7148).say("w2", "0@2:S 1@2:S 2@2:S")
+copies = case("95v killed, with copies fetched of which it had started all but the first, and done the last",
+              verdicts={0: ONCE, 1: TWICE, 2: TWICE, 3: ONCE}, flags={1: MAYBE, 2: MAYBE}, without={0: MAYBE, 3: MAYBE})  # fmt: skip
+copies.mark("w1").say("w1", "RECEIVED_RANGE[0,4) 0:FB 1:FB 2:FB 3:FB W=4", ago=7200)
+copies.say("w1", "RECEIVED_RANGE[0,4) MARKED[1,2) MARKED[3,4)", topic=f"{copies.group}.retry", ago=7150)
+copies.say("w1", "0@2:R 2@2:C 3@2:S", ago=7148).say("w2", "0@2:S 1@2:S 2@2:S 3@2:D")
 case("95x killed, with some of what it had fetched marked, for one of two handlers", apart={
      ("", "bill", 0, 62): ONCE, ("", "bill", 0, 63): TWICE, ("", "bill", 0, 64): ONCE, ("", "bill", 0, 65): TWICE,
      ("", "audit", 0, 63): ONCE}).mark("w1").say("w1", "RECEIVED_RANGE[62,66)", ago=7200).say(

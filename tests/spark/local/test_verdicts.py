@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.spark.cases import CASES, CONFIG
 from tests.spark.conftest import judged
 from tests.spark.fuzz import universe
 from tests.spark.histories import NOW, SECOND, History, write_parquet
-from tests.spark.reference.test_oracle import contradictions
+from tests.spark.reference.test_oracle import check, contradictions
 from tests.spark.robbed import CONFIG as ROBBED
 from tests.spark.robbed import night, robberies
 from tests.spark.running import Answer, run
@@ -51,15 +52,24 @@ def test_a_suppression_after_the_time_of_judgement_is_not_judged_yet(local: Spar
         assert [said for said, _ in found.rulings[name].messages.values()] == [verdict]
 
 
-def test_a_run_that_another_worker_tells_of_counts_as_if_its_own_had_told(local: SparkSession, tmp_path: Path) -> None:
-    cases = {name: case for name, case in CASES.items() if name.startswith("05")}
+def judge(local: SparkSession, tmp_path: Path, names: str) -> None:
+    """Assert what is said of the cases with such names."""
+    cases = {name: case for name, case in CASES.items() if re.match(names, name)}
     events = [event for case in cases.values() for event in case.history.events]
-    found = run(local, [write_parquet(tmp_path / "told.parquet", events)], CONFIG).rulings
+    rolled_on = {writer: boot_id for case in cases.values() for writer, boot_id in case.history.rolled_on.items()}
+    found = run(local, [write_parquet(tmp_path / "events.parquet", events)], CONFIG, rolled_on=rolled_on).rulings
     for name, case in cases.items():
-        said = {offset: ruling for (_, _, _, offset), ruling in found[name].messages.items()}
-        assert {offset: verdict for offset, (verdict, _) in said.items()} == case.verdicts, name
-        assert all(said[offset][1] & flags == flags for offset, flags in case.flags.items()), name
-        assert not any(said[offset][1] & flags for offset, flags in case.without.items()), name
+        check(name, case, found[name])
+
+
+def test_a_run_that_another_worker_tells_of_counts_as_if_its_own_had_told(local: SparkSession, tmp_path: Path) -> None:
+    judge(local, tmp_path, "05[b-m]")
+
+
+def test_what_a_killed_worker_had_started_is_in_doubt_and_what_it_had_fetched_where_its_marks_may_be_lost(
+    local: SparkSession, tmp_path: Path
+) -> None:
+    judge(local, tmp_path, "95[k-y]")
 
 
 def test_the_local_engine_says_of_every_case_and_universe_what_the_oracle_says(bulk: Answer) -> None:
