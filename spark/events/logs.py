@@ -10,9 +10,6 @@ from typing import Final, NamedTuple
 
 __all__ = ["NO_LOGS", "Logs", "rolled_on"]
 
-#: In the metadata of a Parquet file: the boot id of the machine that rolled the log of a writer that was gone.
-_ROLLED_ON: Final = b"ackwise.rolled_on"
-
 
 class Logs(NamedTuple):
     """The state of log files, by the id of their writer."""
@@ -33,6 +30,8 @@ def rolled_on(files: Iterable[Path]) -> dict[int, str]:
     """Return the boot ids in the last file of each writer; writers of whom it has none are left out. Raises `OSError`."""
     import pyarrow.parquet as pq
 
+    from ackwise.stores.journal.parquet import ROLLED_ON
+
     last: dict[int, list[tuple[int, Path]]] = defaultdict(list)
     for path in files:
         writer, _, seq = path.stem.split("-")[1:]
@@ -40,7 +39,7 @@ def rolled_on(files: Iterable[Path]) -> dict[int, str]:
     found: dict[int, str] = {}
     for writer_id, each in last.items():
         end, _ = max(each)
-        ids = {(pq.read_schema(path).metadata or {}).get(_ROLLED_ON, b"").decode() for seq, path in each if seq == end}
+        ids = {(pq.read_schema(path).metadata or {}).get(ROLLED_ON, b"").decode() for seq, path in each if seq == end}
         if len(ids) == 1 and (boot_id := ids.pop()):
             found[writer_id] = boot_id
     return found

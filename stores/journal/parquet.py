@@ -37,6 +37,9 @@ SCHEMA = pa.schema([pa.field(column.name, _TYPES[column.kind], column.nullable) 
 #: In the file's metadata: how many events of each code its writer had recorded before, as a JSON object.
 _COUNTS: Final = b"ackwise.counts"
 
+#: In the file's metadata: the boot id of the machine that rolled the last log of a writer that was gone.
+ROLLED_ON: Final = b"ackwise.rolled_on"
+
 _WIDTHS: Final = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
 _FIELDS: Final = {field.name: field for field in FIELDS}
 _FIELD_OF: Final = {"event_type": "code", "event_ts": "at_us", "record_ts": "record_ts_ms", "due_ts": "due_ms"}
@@ -73,14 +76,18 @@ def content_of(tables: Sequence[pa.Table], name: str, metadata: Mapping[bytes, b
     return sealed(written.getvalue(), name)
 
 
-def export(log: EventLog, root: Path, file_mode: int = FILE_MODE) -> Path:
+def export(log: EventLog, root: Path, file_mode: int = FILE_MODE, rolled_on: str | None = None) -> Path:
     """Write the log's events, of which there is at least one, below `root` and answer the file, which is durable.
+
+    `rolled_on` is the boot id of this machine, if the log is the last one of its writer.
 
     Exporting the same events again writes the same file again. Raises `OSError`.
     """
     header = log.header
     path = parquet_path(root, header.writer_id, header.first_seq, log.next_seq - 1, log.last_at_ns)
     metadata = {} if header.counts is None else {_COUNTS: json.dumps(header.counts, sort_keys=True).encode()}
+    if rolled_on is not None:
+        metadata[ROLLED_ON] = rolled_on.encode()
     make_directories(root, path.parent, file_mode)
     unfinished = path.with_name(f".{path.name}.tmp")
     with os.fdopen(create_regular(unfinished, file_mode), "wb") as file:

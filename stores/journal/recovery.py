@@ -16,7 +16,16 @@ from pathlib import Path
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.eventlog import EventLog, Unreadable, parse_log
 from ackwise.middleware.log import Log
-from ackwise.stores.journal.layout import FILE_MODE, damaged_path, is_damaged, log_files, open_regular, sync_directory, writer_and_first_seq
+from ackwise.stores.journal.layout import (
+    FILE_MODE,
+    boot_id,
+    damaged_path,
+    is_damaged,
+    log_files,
+    open_regular,
+    sync_directory,
+    writer_and_first_seq,
+)
 from ackwise.stores.journal.log import explain
 
 logger = Log("ackwise.events")
@@ -55,12 +64,16 @@ def recover(root: Path) -> Recovery:
     """
     recovery = Recovery()
     for path in log_files(root):
-        roll(path, root, recovery)
+        roll(path, root, recovery, boot_id())
     return recovery
 
 
-def roll(path: Path, root: Path, recovery: Recovery) -> None:
-    """Export one log file below `root` and remove it, if nobody holds it; note in `recovery` what became of it."""
+def roll(path: Path, root: Path, recovery: Recovery, rolled_on: str | None = None) -> None:
+    """Export one log file below `root` and remove it, if nobody holds it; note in `recovery` what became of it.
+
+    `rolled_on` is the boot id of this machine, if the writer may be gone. It stands in the file of the writer's last log: the same id in
+    its session shows that nothing of what it wrote was lost. Of a log that goes on in another it would show nothing.
+    """
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
@@ -84,7 +97,8 @@ def roll(path: Path, root: Path, recovery: Recovery) -> None:
         if not is_ours:
             recovery.live.append(path)
             return
-        _export_and_remove(log, path, root, recovery, stat.S_IMODE(os.fstat(descriptor).st_mode))
+        boot = None if _goes_on(path, root) else rolled_on
+        _export_and_remove(log, path, root, recovery, stat.S_IMODE(os.fstat(descriptor).st_mode), boot)
     finally:
         os.close(descriptor)
 
@@ -97,7 +111,7 @@ def snapshot(live: Iterable[Path], root: Path) -> list[Path]:
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     logs = [read_log(path) for path in live]
-    return [_export(log, root, FILE_MODE) for log in logs if isinstance(log, EventLog) and log.blocks]
+    return [_export(log, root, FILE_MODE, boot_id()) for log in logs if isinstance(log, EventLog) and log.blocks]
 
 
 def read_log(path: Path) -> EventLog | Unreadable:
@@ -112,10 +126,17 @@ def read_log(path: Path) -> EventLog | Unreadable:
         os.close(descriptor)
 
 
-def _export_and_remove(log: EventLog, path: Path, root: Path, recovery: Recovery, file_mode: int) -> None:
+def _goes_on(path: Path, root: Path) -> bool:
+    """Return whether the writer of a log has a later one, perhaps without an event so far."""
+    logs = [named for each in log_files(root) if (named := writer_and_first_seq(each)) is not None]
+    mine = writer_and_first_seq(path)
+    return mine is not None and any(writer_id == mine[0] and first_seq > mine[1] for writer_id, first_seq in logs)
+
+
+def _export_and_remove(log: EventLog, path: Path, root: Path, recovery: Recovery, file_mode: int, rolled_on: str | None) -> None:
     try:
         if log.blocks:
-            recovery.rolled.append(_export(log, root, file_mode))  # for those who could read the log
+            recovery.rolled.append(_export(log, root, file_mode, rolled_on))  # for those who could read the log
         if log.is_damaged:
             path.replace(damaged_path(path))
         else:
@@ -128,14 +149,14 @@ def _export_and_remove(log: EventLog, path: Path, root: Path, recovery: Recovery
         recovery.live.append(path)
 
 
-def _export(log: EventLog, root: Path, file_mode: int) -> Path:
+def _export(log: EventLog, root: Path, file_mode: int, rolled_on: str | None) -> Path:
     try:
         from ackwise.stores.journal.parquet import export
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             "Parquet files of events are written with pyarrow, which is missing: pip install 'ackwise[events]'"
         ) from error
-    return export(log, root, file_mode)
+    return export(log, root, file_mode, rolled_on)
 
 
 def _lock(descriptor: int) -> bool:

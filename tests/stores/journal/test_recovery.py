@@ -24,6 +24,7 @@ from ackwise.middleware.eventlog import FIELDS, LAYOUT_VERSION, NONE, EventBuffe
 from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind, RunEvents, explode
 from ackwise.stores.journal import Journal, Recovery, UnreadableLog, read_log, recover, snapshot
 from ackwise.stores.journal.log import LogWriter
+from ackwise.stores.journal.recovery import roll
 
 WRITER = 0xABCDEF
 START_NS = 1_767_225_600_000_000_000 + 13 * 3_600_000_000_000  # 2026-01-01 13:00 UTC
@@ -204,6 +205,32 @@ async def test_a_running_journal_keeps_its_log_from_being_rolled(tmp_path: Path)
     assert (recovery.rolled, len(recovery.live)) == ([], 1)
     await journal.close()
     assert recover(tmp_path) == Recovery()
+
+
+def rolled_on(root: Path) -> dict[str, str | None]:
+    """By file, the boot id of the machine that rolled the last log of its writer."""
+    found = {path.stem: (pq.read_schema(path).metadata or {}).get(b"ackwise.rolled_on") for path in root.rglob("*.parquet")}
+    return {name: None if boot is None else boot.decode() for name, boot in found.items()}
+
+
+def test_the_file_of_a_log_that_was_left_says_on_which_start_of_the_machine_it_was_rolled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.stores.journal.recovery.boot_id", lambda: "b1")
+    path = write_log(tmp_path, [[claimed(0)]])
+    with held(path):
+        assert snapshot(recover(tmp_path).live, tmp_path / "copy")
+    recover(tmp_path)
+    assert rolled_on(tmp_path / "copy") == rolled_on(tmp_path / "events") == {f"events-{STEM}-000000000000": "b1"}
+
+
+def test_a_log_that_goes_on_in_another_says_nothing_of_the_machine_nor_does_one_that_its_own_writer_rolls(tmp_path: Path) -> None:
+    left, own = tmp_path / "left", tmp_path / "own"
+    write_log(left, [[claimed(0)]])
+    (left / "wal" / "0000000000abcdef-000000000001.wal").write_bytes(LogHeader(WRITER, 1).encode())
+    recover(left)
+    roll(write_log(own, [[claimed(0)]]), own, Recovery())
+    assert rolled_on(left) == rolled_on(own) == {f"events-{STEM}-000000000000": None}
 
 
 async def test_opening_a_journal_rolls_what_crashed_writers_left(tmp_path: Path) -> None:
