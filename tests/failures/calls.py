@@ -23,7 +23,7 @@ from aiokafka.errors import RequestTimedOutError
 from tests.failures.ledger import Ledger
 
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
-from ackwise.middleware.events import Event, EventSink
+from ackwise.middleware.events import Event, EventSink, MarkSink
 from ackwise.middleware.flow.controlrecords import is_worker
 from ackwise.middleware.message.wire import Copy
 from ackwise.middleware.storage.claimstore import ClaimStore, Exchange, ExchangeResult, Outcome
@@ -122,6 +122,17 @@ class Tap:
             return self._break(fault, fail)
         await call()
         return self._break(fault, fail) if fault in self.faults else fail()
+
+    def through_at_once(self, site: str, call: Callable[[], None]) -> None:
+        """Make a call that waits for nothing, unless a signal strikes before it or after it."""
+        self.calls[site] += 1
+        struck = [fault for fault in self.faults if fault.site == site and self.calls[site] >= fault.call]
+        for when in ("before", "after"):
+            for fault in struck:
+                if fault.when == when:
+                    self._signal(fault)
+            if when == "before":
+                call()
 
     async def exchanging(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make an exchange with the store itself."""
@@ -322,6 +333,10 @@ class TappedSink:
 
     async def open(self) -> None:
         await self._tap.through(["sink.open"], self._sink.open, _log_down)
+
+    def mark(self) -> None:
+        if isinstance(self._sink, MarkSink):
+            self._tap.through_at_once("sink.mark", self._sink.mark)
 
     async def flush(self) -> None:
         await self._tap.through(["sink.flush"], self._sink.flush, _log_down)

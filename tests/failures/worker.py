@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -28,4 +29,19 @@ def main(brokers: str, folder: Path, group: str, fault: Fault | None, fields: di
     logging.basicConfig(level="WARNING", format="%(asctime)s %(message)s")
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
-        asyncio.run(_consume(World(brokers, folder, group, **fields), fault))
+        world = World(brokers, folder, group, **fields)
+        _note_syncs(world, patch)
+        asyncio.run(_consume(world, fault))
+
+
+def _note_syncs(world: World, patch: pytest.MonkeyPatch) -> None:
+    """Write down how much of each event log is on the disk."""
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        size, path = os.fstat(descriptor).st_size, Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+        if ".wal" in path.suffixes:
+            world.ledger.write("synced", log=path.name.removeprefix(".").removesuffix(".tmp"), size=size)
+
+    patch.setattr(os, "fsync", noted)

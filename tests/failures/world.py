@@ -19,6 +19,8 @@ from tests.failures.process import WorkerProcess
 from tests.servers import connected
 
 from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.disposition import CONSUME_LATER
+from ackwise.middleware.message.message import Message
 from ackwise.middleware.policies.delaytopic import width
 from ackwise.middleware.policies.policies import DeadLetter, Dedup
 from ackwise.middleware.policies.retry import ConsumeLater
@@ -91,7 +93,12 @@ def mixed_messages() -> list[Record]:
 
 
 async def handle(batch: Batch[Any], tap: Tap) -> None:
-    """The handler of the mixed messages: what it did is in the ledger before it returns."""
+    """The handler of the mixed messages: what it had is in the ledger before it does anything, and what it did before it returns."""
+    tap.ledger.write("saw", messages=[[message.topic, message.partition, message.offset, message.reconsume_times + 1] for message in batch])
+    await tap.through(["handler"], lambda: _handle(batch, tap), lambda: None)
+
+
+async def _handle(batch: Batch[Any], tap: Tap) -> None:
     done = []
     for message in batch:
         match message.value["kind"]:
@@ -133,6 +140,7 @@ class World:
     settings: Mapping[str, Any] = field(default_factory=dict)
     later: Mapping[str, Any] = field(default_factory=dict)
     dedup: bool = True
+    kind: Literal["batch", "message"] = "batch"
     partitions: int = 3
     max_batch: int = BATCH
     decode: Callable[[bytes | None], Any] = decode
@@ -167,8 +175,10 @@ class World:
     def host(self, tap: Tap, handler: Handler | None = None) -> AiokafkaHost:
         """A worker of the group whose calls pass `tap`."""
 
-        async def mixed(batch: Batch[Any]) -> None:
+        async def mixed(given: Batch[Any] | Message[Any]) -> object:
+            batch = given if isinstance(given, Batch) else Batch([given])
             await handle(batch, tap)
+            return None if batch is given or batch.ruling(0) is None else CONSUME_LATER
 
         quick = {"commit_interval": 0.1, "clock_skew": 0.0, "revoke_timeout": 5.0, "drain_timeout": 5.0}
         settings = HostSettings(self.brokers, self.group, **{**quick, **self.settings})
@@ -176,7 +186,7 @@ class World:
         claims = Dedup(store, key=lambda message: str(message.value["id"]), lease=self.lease, on_store_down=self.on_store_down)
         return AiokafkaHost(
             settings,
-            [Agent("bill", (self.topic,), "batch", handler or mixed, self.decode, max_batch=self.max_batch)],
+            [Agent("bill", (self.topic,), self.kind, handler or mixed, self.decode, max_batch=self.max_batch)],
             Parts(
                 ConsumeLater(**{"max_reconsume_times": 16, "levels": " ".join(self.levels), **self.later}),
                 DeadLetter(),
