@@ -119,7 +119,7 @@ class Flag(enum.IntFlag):
     COMMITTED_PAST = 1
     """Still open, and the group has committed past it: nobody will deliver it again."""
     AMBIGUOUS_EXEC = 2
-    """Another worker may have run it and died before it reported that: it had it, with a claim or without, and reported no outcome.
+    """Another worker may have run it and died before it reported that: it had started it, or its log can't say so, without an outcome.
     Or its handler committed by itself, and was given up: nobody knows how much of it came true."""
     UNCLAIMED = 4
     """A run of it had no claim, so others could run it, too."""

@@ -171,6 +171,11 @@ class Writer:
     host: str = ""
     """Host and process; empty if its session does not name them."""
 
+    @property
+    def is_marked(self) -> bool:
+        """Return whether it is mute and its log shows all that it had started, unless events of it are missing in between."""
+        return self.is_mute and self.has_marks and not self.tail_is_unknown
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -247,7 +252,7 @@ class Facts:
     @cached_property
     def marked(self) -> frozenset[int]:
         """The mute writers whose log shows all that they had started, unless events of it are missing in between."""
-        return frozenset(writer.writer_id for writer in self.writers if writer.is_mute and writer.has_marks and not writer.tail_is_unknown)
+        return frozenset(writer.writer_id for writer in self.writers if writer.is_marked)
 
     @cached_property
     def sending(self) -> frozenset[GroupName]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from ackwise.spark.fold.facts import WriterFate
+from ackwise.spark.fold.facts import Writer, WriterFate
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.words import hexadecimal, messages
 from ackwise.spark.vocabulary import Flag
@@ -29,14 +30,24 @@ def ambiguous(report: RunReport) -> str:
     number, dead = report.ambiguous, _dead_workers(report)
     return (
         f"of {messages(number)} it can't be told whether {'it' if number == 1 else 'they'} ran once or twice: an earlier worker died, or "
-        f"lost its claim, before it said what it had done{f' (dead workers: {dead})' if dead else ''}"
+        f"lost its claim, before it said what it had done{f' (dead workers: {dead})' if dead else ''}{_fetched(report)}"
     )
 
 
 def _dead_workers(report: RunReport) -> str:
-    dead = [writer for writer in report.writers if writer.fate is WriterFate.DEAD]
-    named = ", ".join(f"{writer.client} {hexadecimal(writer.writer_id)}".lstrip() for writer in dead[:_NAMED])
-    return f"{named} and {len(dead) - _NAMED:,} more" if len(dead) > _NAMED else named
+    return _named([writer for writer in report.writers if writer.fate is WriterFate.DEAD])
+
+
+def _fetched(report: RunReport) -> str:
+    """Return whose fetched messages all count, and why; nothing if the logs show what was started."""
+    holed = {hole.writer_id for hole in report.holes}
+    found = [writer for writer in report.writers if writer.is_mute and (not writer.is_marked or writer.writer_id in holed)]
+    return f"; all that {_named(found)} had fetched counts, since no complete log shows what had started" if found else ""
+
+
+def _named(writers: Sequence[Writer]) -> str:
+    named = ", ".join(f"{writer.client} {hexadecimal(writer.writer_id)}".lstrip() for writer in writers[:_NAMED])
+    return f"{named} and {len(writers) - _NAMED:,} more" if len(writers) > _NAMED else named
 
 
 def query(output: str) -> str:

@@ -83,4 +83,5 @@ def test_everything_that_the_tutorial_says_comes_true(folder: Path, terminal: Te
         "DUPLICATE_SUPPRESSED": 1,
     }
     assert sum(summary["verdicts"].get(name, 0) for name in ("EXACTLY_ONCE", "MAYBE_TWICE", "MULTI_EXECUTED")) == 502
+    assert summary["ambiguous"] <= 10
     assert typed[RECONCILE][1] == int(summary["verdicts"].get("MULTI_EXECUTED", 0) > 0)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 from tests.databases.server import Endpoint
 
+from ackwise.plugin.demo.demoprocesses import HOSTS
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.scenario import PlannedFate, make_scenario
 
@@ -57,6 +58,7 @@ def test_a_killed_worker_loses_nothing_and_the_reconciliation_comes_to_the_same_
     twice, maybe = verdicts.get("MULTI_EXECUTED", 0), verdicts.get("MAYBE_TWICE", 0)
     assert verdicts["EXACTLY_ONCE"] + maybe + twice == facts["billed"]
     assert twice <= facts["repeated_by_kill"] <= twice + maybe
+    assert facts["report"]["flags"].get("AMBIGUOUS_EXEC", 0) <= HOSTS["aiokafka"].in_flight
 
 
 @pytest.mark.nightly

@@ -14,6 +14,7 @@ from ackwise.spark.advice import ADVICE
 from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
+from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.judge.accounts import Production, Unsent
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.page.sentences import produced_sentences
@@ -148,6 +149,20 @@ def test_messages_that_may_have_run_twice_are_never_called_clean_or_run_once() -
     )
     assert "2 more in doubt, in Spark SQL: SELECT * FROM parquet.`/out/verdicts` WHERE array_contains(flags, 'AMBIGUOUS_EXEC')" in text
     assert "clean" not in text
+
+
+def test_a_doubt_about_all_that_a_worker_had_fetched_says_so_and_why() -> None:
+    (writer,) = DOUBT.writers
+    reason = "; all that w1 00000000000000ab had fetched counts, since no complete log shows what had started"
+    marked, unmarked = replace(writer, is_mute=True, has_marks=True), replace(writer, is_mute=True)
+    hole = Hole(writer.writer_id, 3, 4)
+    for writers, holes, is_said in (
+        ([unmarked], [], True),
+        ([marked], [], False),
+        ([replace(marked, tail_is_unknown=True)], [], True),
+        ([marked], [hole], True),
+    ):
+        assert (reason in printed(replace(DOUBT, writers=writers, holes=holes), width=400)) == is_said
 
 
 def test_a_doubt_is_said_beside_an_anomaly_and_beside_missing_events() -> None:
