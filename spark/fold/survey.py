@@ -126,9 +126,15 @@ def _is_strange() -> Column:
 
 def named(steps: DataFrame) -> DataFrame:
     """Rows of `Named`: what the metadata of commits said, to those that went on from them."""
-    writer, seq = (F.get_json_object("attrs", f"$.{name}").try_cast("long") for name in ("writer", "seq"))
-    found = steps.where(is_any(EventCode.ASSIGNED)).select(writer.alias("named"), seq.alias("last"), "pk").where("named >= 0 AND last >= 0")
+    last = F.get_json_object("attrs", "$.seq").try_cast("long").alias("last")
+    found = steps.where(is_any(EventCode.ASSIGNED)).select(_named_writer().alias("named"), last, "pk").where("named >= 0 AND last >= 0")
     return found.groupBy("named", "pk").agg(F.max("last").alias("last")).select("named", "last", "pk")
+
+
+def _named_writer() -> Column:
+    """The writer that the metadata of the commit names which an ASSIGNED found; null without one."""
+    writer = F.get_json_object("attrs", "$.writer").try_cast("long")
+    return F.when(writer >= 0, writer)
 
 
 def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:
@@ -161,22 +167,28 @@ def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: in
 def unreported_commits(events: DataFrame) -> DataFrame:
     """Rows of `Around`: partitions that came from a commit without an event, from the last known position before it.
 
-    Its writer may have settled what is in between. `events` has those about partitions.
+    Its writer may have settled what is in between. Only the writer that the commit names can report it or, where it names none,
+    anybody but its finder, who may commit the same position again. `events` has those about partitions.
     """
     is_commit, is_assigned = is_any(EventCode.COMMITTED), is_any(EventCode.ASSIGNED)
     position = F.when(is_commit, F.col("range_end")).otherwise(F.col("offset"))
+    named, is_unnamed = _named_writer(), _named_writer().isNull()
+    finder = [F.when(is_unnamed, F.col(name)).alias(alias) for name, alias in (("writer_id", "finder"), ("seq", "found_seq"))]
     from_commit = is_assigned & F.coalesce(F.col("from_commit"), F.lit(False))
-    found = events.where(from_commit).select("pk", F.col("offset").alias("found")).distinct()
-    known = events.where(is_commit | is_assigned).select("pk", position.alias("position"), is_commit.alias("is_commit"))
+    found = events.where(from_commit).select("pk", F.col("offset").alias("found"), named.alias("named"), *finder).distinct()
+    known = events.where(is_commit | is_assigned).select("pk", "writer_id", "seq", position.alias("position"), is_commit.alias("is_commit"))
+    is_again = (F.col("writer_id") == F.col("finder")) & (F.col("seq") > F.col("found_seq"))
+    may_report = F.coalesce(F.col("writer_id") == F.col("named"), ~is_again)
     return (
         known.join(F.broadcast(found), "pk")
-        .groupBy("pk", "found")
+        .groupBy("pk", "found", "named", "finder", "found_seq")
         .agg(
             F.max(F.when(F.col("position") < F.col("found"), F.col("position"))).alias("last"),
-            F.max(F.col("is_commit") & (F.col("position") == F.col("found"))).alias("is_reported"),
+            F.max(F.col("is_commit") & (F.col("position") == F.col("found")) & may_report).alias("is_reported"),
         )
         .where("last IS NOT NULL AND NOT coalesce(is_reported, false)")
         .select("pk", "last", F.col("last").alias("settled_to"), "found")
+        .distinct()
     )
 
 

@@ -430,12 +430,13 @@ class _Court:
     def _note_unreported_commits(self, partition: Partition) -> None:
         """Note what the writer of a commit without an event may have settled before it."""
         events = self.by_partition[partition]
-        reported = {e.get("range_end") for e in events if e["event_type"] == E.COMMITTED}
-        known = reported | {e["offset"] for e in events if e["event_type"] == E.ASSIGNED}
-        for found in {e["offset"] for e in events if e["event_type"] == E.ASSIGNED and e.get("from_commit")} - reported:
-            if (last := _max(at for at in known if at is not None and at < found)) is not None:
-                self.unread[partition].add((last, found))
-                self.unsettled[partition].add((last, found))
+        known = {e.get("range_end") for e in events if e["event_type"] == E.COMMITTED}
+        known |= {e["offset"] for e in events if e["event_type"] == E.ASSIGNED}
+        for e in (e for e in events if e["event_type"] == E.ASSIGNED and e.get("from_commit")):
+            last = _max(at for at in known if at is not None and e["offset"] is not None and at < e["offset"])
+            if last is not None and not any(_reports(commit, e) for commit in events if commit["event_type"] == E.COMMITTED):
+                self.unread[partition].add((last, e["offset"]))
+                self.unsettled[partition].add((last, e["offset"]))
 
     def _note(self, partition: Partition, before: list[Event], until: int) -> None:
         self.unread[partition].add((_max(map(_reached, before)) or 0, until))
@@ -910,6 +911,14 @@ def _named(by_partition: Mapping[Partition, list[Event]]) -> dict[int, tuple[tup
             if writer is not None and last is not None and min(writer, last) >= 0:
                 found[writer] = partition[:2], max(last, found[writer][1] if writer in found else -1)
     return found
+
+
+def _reports(commit: Event, found: Event) -> bool:
+    """Whether a COMMITTED reports the commit that an ASSIGNED found: of the writer that it names or, without a name, not of its finder."""
+    writer = _number(_attributes(found).get("writer"))
+    is_again = commit["writer_id"] == found["writer_id"] and commit["seq"] > found["seq"]
+    is_theirs = not is_again if writer is None or writer < 0 else commit["writer_id"] == writer
+    return commit.get("range_end") == found["offset"] and is_theirs
 
 
 def _sessions(events: list[Event]) -> list[dict[str, Any]]:

@@ -638,6 +638,30 @@ case("94g a commit names an older number than there is", verdicts={0: ONCE, 1: O
     "w2", 1, named=("w1", 1), at=NOW - 7100 * SECOND
 ).say("w2", "1:CS W=2")
 
+UNTOLD: Final = dict.fromkeys((2, 3, 4), "UNKNOWN_EXPORT_GAP")
+case("94h all files of a writer are missing, and who went on from its commit commits the same again", verdicts={1: ONCE, 5: ONCE},
+     absent=UNTOLD).say("w1", "1:RCS W=2", ago=7200).assign(
+    "w3", 5, named=("w2", 9), at=NOW - 7000 * SECOND
+).say("w3", "W=5 5:CS W=6")  # fmt: skip
+
+
+def hidden(name: str, **expected: Any) -> History:
+    """A case in a group with a hole elsewhere, in which a commit may have been made."""
+    history = case(name, verdicts={1: ONCE, 5: ONCE}, **expected).say("w1", "1:RCS W=2", ago=7200)
+    return history.assign("w0", 0, topic="elsewhere", at=NOW - 7100 * SECOND).skip("w0", 2).add("w0", EventCode.HEARTBEAT)
+
+
+hidden("94i a commit of which the writer that it names tells", absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN")).say(
+    "w2", "W=5", ago=7100).assign("w3", 5, named=("w2", 0), at=NOW - 7000 * SECOND).say("w3", "5:CS W=6")  # fmt: skip
+hidden("94j a commit that names nobody, which its finder makes again", absent=UNTOLD).assign("w3", 5, at=NOW - 7000 * SECOND).say(
+    "w3", "W=5 5:CS W=6")  # fmt: skip
+hidden("94k the same, and another tells of it", absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN")).say("w2", "W=5", ago=7100).assign(
+    "w3", 5, at=NOW - 7000 * SECOND).say("w3", "5:CS W=6")  # fmt: skip
+hidden("94l the same, and its finder had made it itself before", absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN")).say(
+    "w3", "W=5", ago=7100).assign("w3", 5, at=NOW - 7000 * SECOND).say("w3", "5:CS W=6")  # fmt: skip
+hidden("94m found by two, and only one of them could have it from the other", absent=UNTOLD).assign("w3", 5, at=NOW - 7000 * SECOND).say(
+    "w3", "W=5", ago=6900).assign("w4", 5, at=NOW - 6800 * SECOND).say("w4", "5:CS W=6")  # fmt: skip
+
 EPOCHS = {("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): ONCE}
 case("96 claimed by a worker that died, and run in a later dedup epoch", apart=EPOCHS).say("w1", "0:RC", ago=7200).say(
     "w2", "0:RCS W=1", dedup_epoch=1)  # fmt: skip
