@@ -12,6 +12,7 @@ __all__ = [
     "EVENT_TYPES",
     "FILE_SCHEMA",
     "MESSAGE_CODES",
+    "NO_OFFSET",
     "ROW_TYPES",
     "is_about_a_message",
     "is_any",
@@ -24,7 +25,12 @@ __all__ = [
 #: The codes that are about one message which the group consumes.
 MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code not in OUTGOING)
 
+#: Beyond every offset. No log has so many records, and what is computed of smaller ones does not overflow.
+NO_OFFSET: Final = 2**62
+
 _NO_PARTITION = -1
+#: The code of events that nobody knows the meaning of.
+_STRANGE: Final = 0
 _PLACES: Final = ("topic", "topic_id", "handler")
 
 _TYPES: Final = {
@@ -73,6 +79,19 @@ def is_retention() -> Column:
     return is_any(EventCode.SEEK) & F.coalesce(out_of_range, F.lit(False)) & F.coalesce(goes_on_at == F.col("range_end"), F.lit(True))
 
 
+def _has_no_such_offset() -> Column:
+    """Whether it is about an offset that no log has, before `project`."""
+    places = [F.col(name) for name in ("offset", "range_end")]
+    outside = [(place < 0) | (place >= NO_OFFSET) for place in places]
+    return F.coalesce(outside[0], F.lit(False)) | F.coalesce(outside[1], F.lit(False))
+
+
+def _code() -> Column:
+    """The code of the event, before `project`."""
+    code = F.when(_tells_of_a_run(), F.lit(int(EventCode.SUCCEEDED))).otherwise(F.col("event_type").cast("int"))
+    return F.when(_has_no_such_offset(), F.lit(_STRANGE)).otherwise(code)
+
+
 def _tells_of_a_run() -> Column:
     """Whether it was not run since it had been, by a worker that could not record it: a store told whoever claimed it next.
 
@@ -95,7 +114,8 @@ def project(events: DataFrame) -> DataFrame:
     is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin`: it was
     read where the record was first written. Events of the producer side have their place in
     `sent_topic` to `sent_offset` instead: it is where a record was sent to, and need not be read by the group that sent it.
-    Where a duplicate tells of the run that it is of, it is taken for the event of that run.
+    Where a duplicate tells of the run that it is of, it is taken for the event of that run. An event about an offset outside
+    [0, `NO_OFFSET`) has a code that nobody knows.
     """
     is_outgoing = F.col("event_type").isin([int(code) for code in sorted(OUTGOING)])
     names = [F.coalesce(F.col(name), F.lit("")).alias(name) for name in ("cluster", "group_id")]
@@ -106,7 +126,7 @@ def project(events: DataFrame) -> DataFrame:
         *places,
         "writer_id",
         "seq",
-        F.when(_tells_of_a_run(), F.lit(int(EventCode.SUCCEEDED))).otherwise(F.col("event_type").cast("int")).alias("code"),
+        _code().alias("code"),
         F.unix_micros("event_ts").alias("ts"),
         "client",
         F.coalesce(F.when(~is_outgoing, F.col("partition")), F.lit(_NO_PARTITION)).cast("long").alias("partition"),

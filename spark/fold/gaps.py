@@ -12,14 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from ackwise.spark.events.schema import NO_OFFSET
 from ackwise.spark.fold.facts import Facts, GroupName, SurveyRow, merged
 
-__all__ = ["END", "Around", "Blindness", "Hole", "Span", "blindness", "pieces", "unwritten"]
-
-#: Beyond every offset.
-END: Final = 2**62
+__all__ = ["Around", "Blindness", "Hole", "Span", "blindness", "pieces", "unwritten"]
 
 Span = tuple[int, int]
 """Offsets from the first to before the second."""
@@ -67,7 +65,7 @@ def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], unr
     unread: dict[int, list[Span]] = defaultdict(list)
     unsettled: dict[int, list[Span]] = defaultdict(list)
     for pk, reached, settled_to, resumed in found:
-        until = END if resumed is None else resumed
+        until = NO_OFFSET if resumed is None else resumed
         unread[pk].append((reached or 0, until))
         unsettled[pk].append((settled_to or 0, until))
     return Blindness(_merged(unread), _merged(unsettled), frozenset(blind_groups))

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.bitmap import points, spans
+from ackwise.spark.events.schema import NO_OFFSET
 from ackwise.spark.fold.facts import Facts, Partition
 from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.fold.outgoing import acknowledged
@@ -191,7 +192,7 @@ def produced_files(path: Path) -> list[Path]:
 
 
 def _is_published() -> Column:
-    known = (F.col("topic") != "") & (F.col("partition") >= 0) & (F.col("offset") >= 0)
+    known = (F.col("topic") != "") & (F.col("partition") >= 0) & (F.col("offset") >= 0) & (F.col("offset") < NO_OFFSET)
     return F.coalesce(known, F.lit(False))
 
 

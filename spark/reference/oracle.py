@@ -125,7 +125,7 @@ def rule(
         key = event["writer_id"], event["seq"]
         if each.setdefault(key, event) != event:
             disputed.add(key)  # nobody knows which of them was written
-    each = {key: _of_the_run(event) for key, event in each.items() if key not in disputed}
+    each = {key: _as_told(event) for key, event in each.items() if key not in disputed}
     if not each:
         return Ruling()
     ordered = [each[key] for key in sorted(each)]
@@ -810,7 +810,7 @@ def _acknowledged(e: Event) -> Mapping[str, Any] | None:
 def _is_published(row: Mapping[str, Any]) -> bool:
     """Whether it has coordinates."""
     partition, offset = row.get("partition"), row.get("offset")
-    return bool(row.get("topic")) and partition is not None and partition >= 0 and offset is not None and offset >= 0
+    return bool(row.get("topic")) and partition is not None and partition >= 0 and offset is not None and 0 <= offset < _FOREVER
 
 
 def _is_recreated(events: list[Event]) -> bool:
@@ -961,8 +961,13 @@ def _is_of_a_run(e: Event) -> bool:
     return e["event_type"] == E.DUP_SUPPRESSED and e.get("exec_id") is not None and _attributes(e).get("outcome") != "dead"
 
 
-def _of_the_run(e: Event) -> Event:
-    """The event, or that of the run that it tells of, if that was of the same record: one of another record is the leader."""
+def _as_told(e: Event) -> Event:
+    """The event, or that of the run that it tells of, if that was of the same record: one of another record is the leader.
+
+    An event about an offset that no log has is one that nobody knows the meaning of.
+    """
+    if any(not 0 <= at < _FOREVER for at in (e.get("offset"), e.get("range_end")) if at is not None):
+        return {**e, "event_type": 0} | ({"topic": None} if e["event_type"] in OUTGOING else {})
     return {**e, "event_type": int(E.SUCCEEDED)} if _is_of_a_run(e) and _attributes(e).get("leader") is None else e
 
 

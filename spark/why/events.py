@@ -28,6 +28,7 @@ from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.events.disputed import Disputed
 from ackwise.spark.events.numbers import Run, joined, runs_in
+from ackwise.spark.events.schema import NO_OFFSET
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
 from ackwise.stores.journal.parquet import SCHEMA
@@ -43,11 +44,13 @@ _COLUMNS: Final = [
     *("range_end", "record_ts", "phys_topic", "attempt", "dedup_epoch", "role", "from_commit", "attrs", "proved"),
 ]
 _JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED, E.ACCEPT_REFUSED)
-#: Codes that we don't know are passed over, as the oracle does.
+#: Codes that we don't know are passed over, as the oracle does, and offsets that no log has.
 _MESSAGES: Final = (
     field("event_type").isin([int(code) for code in E if code < 20 and code not in OUTGOING])
     & field("partition").is_valid()
-    & field("offset").is_valid()
+    & (field("offset") >= 0)
+    & (field("offset") < NO_OFFSET)
+    & (field("range_end").is_null() | ((field("range_end") >= 0) & (field("range_end") < NO_OFFSET)))
 )
 
 _SENDING: Final = field("event_type").isin([int(code) for code in OUTGOING])
@@ -236,7 +239,7 @@ def _read(
         numbers[writer] = runs_in(mine["seq"])
         kept += _of_writer(mine, since)
         for (topic, partition), offsets in places.items():
-            here = _without(_only(_only(mine, "partition", partition), "topic", topic), *OUTGOING)
+            here = _without(_with_offsets(_only(_only(mine, "partition", partition), "topic", topic)), *OUTGOING)
             if here.num_rows:
                 kept += _of_partition(here.filter(call("or", [_is_from(here, 20), call("is_null", [here["phys_topic"]])])), offsets)
     return [event for part in kept for event in _rows(part)], numbers
@@ -245,7 +248,7 @@ def _read(
 def _of_writer(mine: pa.Table, since: int | None) -> Iterator[pa.Table]:
     yield _any(mine, *_OF_WRITERS)
     yield _extremes(mine, "event_ts")
-    looks = _any(mine, E.BROKER_OFFSETS)
+    looks = _with_offsets(_any(mine, E.BROKER_OFFSETS))
     times = looks["event_ts"].cast(pa.int64()).to_pylist()
     which = zip(*(looks[name].to_pylist() for name in ("topic", "partition", "role")), strict=True)
     last = dict(zip(which, range(looks.num_rows), strict=True))  # a writer's events are in order: each place of a partition's last look
@@ -288,6 +291,14 @@ def _any(table: pa.Table, *codes: E) -> pa.Table:
 def _without(table: pa.Table, *codes: E) -> pa.Table:
     is_one = call("is_in", [table["event_type"]], SetLookupOptions(pa.array(list(map(int, codes)), pa.int8())))
     return table.filter(call("invert", [is_one]))
+
+
+def _with_offsets(table: pa.Table) -> pa.Table:
+    """The rows without those about offsets that no log has."""
+    for column in ("offset", "range_end"):
+        is_one = call("and", [call("greater_equal", [table[column], 0]), call("less", [table[column], NO_OFFSET])])
+        table = table.filter(call("coalesce", [is_one, pa.scalar(True)]))
+    return table
 
 
 def _is_from(table: pa.Table, code: int) -> Any:

@@ -416,6 +416,16 @@ case("56 a level beyond the table", verdicts={0: RETRYING}).say("w1", "0:CFB W=1
 case("75 a claim was lost on the way", "0:CLS W=1", {0: TWICE}, flags={0: Flag.AMBIGUOUS_EXEC})
 case("76 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
 case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 33, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+beyond = case("59b offsets that no log has", "0:CS W=1 1:CF W=2", {0: ONCE, 1: LOST}, domain=(0, 2))
+for wrong in (2**63 - 1, 2**62, -1, -(2**63)):
+    beyond.add("w1", E.RECEIVED, topic=TOPIC, partition=0, offset=wrong, handler="bill")
+    beyond.add("w1", E.SUCCEEDED, topic=TOPIC, partition=0, offset=wrong, handler="bill", exec_id=9, record_ts=NOW)
+    beyond.add("w1", E.ASSIGNED, topic=TOPIC, partition=0, offset=wrong, role="source", from_commit=True)
+    beyond.add("w1", E.COMMITTED, topic=TOPIC, partition=0, range_end=wrong)
+    beyond.add("w1", E.PRODUCED, topic=TOPIC, partition=0, offset=wrong)
+    for ranged in (E.RECEIVED_RANGE, E.GAP, E.SEEK, E.TX_SETTLED, E.BROKER_OFFSETS):
+        beyond.add("w1", ranged, topic=TOPIC, partition=0, offset=min(wrong, 0), range_end=max(wrong, 1), proved=True)
+case("59c the last offset that a log can have", f"{2**62 - 1}:CS", {2**62 - 1: ONCE})
 case("78 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
 tail = case(
     "50 what an async writer took with it that died before it could end its session",

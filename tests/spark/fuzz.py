@@ -42,7 +42,7 @@ def universe(number: int) -> History:
         for _ in range(draw.choice([0, 0, 6, 25])):
             _send(history, draw, draw.choice(writers), base)
         for _ in range(draw.randint(1, 30)):
-            offset = draw.choice([None, *range(max(0, base - 5), base + 20)])
+            offset = draw.choice([None, *range(max(0, base - 5), base + 20), draw.choice([2**62, 2**63 - 1])])
             history.produce(
                 offset, ago=draw.choice([None, draw.uniform(0, 12 * 86400), 700]), aborted=draw.choice([None, False, False, True])
             )
@@ -56,7 +56,7 @@ def universe(number: int) -> History:
 
 def _happen(history: History, draw: random.Random, writer: str, base: int, *, was_killed: bool) -> None:
     ago = draw.choice([None, None, draw.uniform(-60, 7200), draw.uniform(0, 2 * DAY / SECOND)])
-    weights = [60, 12, 8, 6, 2, 3, 1, 4, 1]
+    weights = [60, 12, 8, 6, 2, 3, 1, 4, 2]
     if was_killed:  # an hour ago or longer, and its log is whole
         ago, weights = draw.uniform(3600, 7200), [60, 40, 4, 0, 0, 0, 0, 0, 0]
     offset = base + draw.randrange(12)
@@ -129,6 +129,14 @@ def _happen(history: History, draw: random.Random, writer: str, base: int, *, wa
             odd: dict[str, Any] = draw.choice(
                 [{"partition": 0, "offset": None}, {"partition": None, "offset": 3}, {"attrs": json.dumps({"committed": 3})}]
             )
+            if draw.random() < 0.5:
+                told = draw.choice([1, 2, 3, 4, 5, 15, 20, 21, 23, 24, 25, 26, 27, 41])
+                wrong = draw.choice([-(2**63), -1, 2**62, 2**63 - 1])
+                beyond: dict[str, Any] = {"partition": 0, "offset": offset, "range_end": offset + 1} | draw.choice(
+                    [{"offset": wrong}, {"range_end": wrong}]
+                )
+                history.add(writer, told, topic=history.topic, handler="bill", from_commit=True, **beyond)
+                return
             history.add(writer, draw.choice([3, 15, 18, 20, 26, 29, 30, 33, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
 
 
