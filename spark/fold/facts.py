@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import permutations
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.errors import AckwiseError
@@ -253,6 +254,14 @@ class Facts:
     def marked(self) -> frozenset[int]:
         """The mute writers whose log shows all that they had started, unless events of it are missing in between."""
         return frozenset(writer.writer_id for writer in self.writers if writer.is_marked)
+
+    @cached_property
+    def other_epochs(self) -> Sequence[tuple[int, int]]:
+        """The views of one handler in several dedup epochs, by `mk`: each with each other one."""
+        by_handler: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for view in self.views:
+            by_handler[view.pk, view.handler].append(view.mk)
+        return [pair for each in by_handler.values() for pair in permutations(each, 2)]
 
     @cached_property
     def sending(self) -> frozenset[GroupName]:

@@ -21,9 +21,10 @@ Scope = tuple[GroupName, str, int]
 # `resumed` was committed when the judged time began.
 # `drained_ts` is when its retries were last seen to be done.
 # `since` is the time from which its events are known; `blind`: events of the group are missing.
+# `bumped`: its handler has other dedup epochs, whose verdicts may count here.
 _SCHEMA: Final = (
     "mk long, pk long, scope long, start long, committed long, resumed long, lease long, "
-    "retention long, levels array<long>, drained_ts long, since long, blind boolean"
+    "retention long, levels array<long>, drained_ts long, since long, blind boolean, bumped boolean"
 )
 
 
@@ -32,14 +33,14 @@ def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed],
     expected = domains(facts, commits)
     last_drained = drained(facts, commits)
     numbers = {scope: number for number, scope in enumerate(scopes(facts))}
-    rows = []
+    rows, bumped = [], {mk for mk, _ in facts.other_epochs}
     for view in facts.views:
         group, commit = facts.groups[view.group], commits.get(view.pk)
         start = expected[view.pk][0] if view.pk in expected else None
         got = (None, None) if commit is None else (commit.highest, commit.resumed)
         promised = (group.lease, group.retention, list(group.levels))
         known_since = group.first_ts if since is None else max(group.first_ts, since - group.retention)
-        seen = (last_drained.get(view.group), known_since, view.group in blind.groups)
+        seen = (last_drained.get(view.group), known_since, view.group in blind.groups, view.mk in bumped)
         rows.append((view.mk, view.pk, numbers[_scope(view)], start, *got, *promised, *seen))
     return rows_of(spark, rows, _SCHEMA)
 

@@ -92,7 +92,7 @@ def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence
     if not facts.mute:
         return rows_of(spark, (), "mk long, word long, mask long")
     came = rows_of(spark, left, "writer_id long, pk long, handler string, start long, end long")
-    told = folded.told(list(facts.mute))
+    told = _in_all_epochs(spark, facts, folded.told(list(facts.mute)))
     both = _origins(spark, folded, facts, came, told, marked).unionByName(_copies(spark, folded, facts, came, told, marked))
     return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
 
@@ -104,7 +104,8 @@ def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame,
     words = spans(keyed).select("key.writer_id", "key.pk", "key.handler", "word", F.col("mask").alias("came"))
     words = words.join(views, "pk").where("handler = '' OR handler = of").select("writer_id", "mk", "word", "came")
     told_words = told.select("writer_id", "mk", word_of("offset").alias("word"), bit_of("offset").alias("reported"))
-    reported = folded.outcomes(list(facts.mute)).unionByName(told_words, allowMissingColumns=True)
+    outcomes = _in_all_epochs(spark, facts, folded.outcomes(list(facts.mute)), "started", "received")
+    reported = outcomes.unionByName(told_words, allowMissingColumns=True)
     rows = words.unionByName(reported, allowMissingColumns=True)
     masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", *SAID)]
     each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views.drop("of"), "mk").join(passed, ["writer_id", "pk"], "left")
@@ -119,13 +120,18 @@ def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, 
     begun = (F.col("started") | F.col("received")) & (F.col("phys_offset") >= F.coalesce("passed", F.lit(0)))
     rows = _had(folded.copies, came, marked).join(F.broadcast(_writers(spark, facts)), "worker")
     on = ["worker", "mk", "offset"]
-    each = (
-        rows.join(passed, ["worker", "phys_pk"], "left")
-        .groupBy(*on, "phys_pk", "phys_offset")
-        .agg(F.max(F.col("came") | begun).alias("had"), F.max("reported").alias("reported"))
-    )
+    rows = _in_all_epochs(spark, facts, rows.join(passed, ["worker", "phys_pk"], "left"), "came", "started", "received")
+    each = rows.groupBy(*on, "phys_pk", "phys_offset").agg(F.max(F.col("came") | begun).alias("had"), F.max("reported").alias("reported"))
     open_still = each.where("had AND NOT reported").join(told.toDF("worker", "mk", "offset"), on, "left_anti")
     return open_still.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
+
+
+def _in_all_epochs(spark: SparkSession, facts: Facts, rows: DataFrame, *but: str) -> DataFrame:
+    """Return the rows and, for each other dedup epoch of their handler, the same without the columns `but`: the record has its outcome."""
+    if not facts.other_epochs:
+        return rows
+    others = rows.join(F.broadcast(rows_of(spark, facts.other_epochs, "mk long, other long")), "mk")
+    return rows.unionByName(others.drop("mk", *but).withColumnRenamed("other", "mk"), allowMissingColumns=True)
 
 
 def _had(copies: DataFrame, came: DataFrame, marked: Collection[int]) -> DataFrame:

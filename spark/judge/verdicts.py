@@ -219,8 +219,8 @@ def _is_concerned(since: int | None, grace: int) -> tuple[Column, Column]:
     if since is None:
         return F.lit(True), F.lit(True)
     not_passed = F.coalesce(F.col("offset") >= F.col("resumed"), F.lit(True))
-    concerned = not_passed | (F.col("last_ts") >= since) | ~_is(*sorted(ENDED))
-    return concerned, F.col("concerned") | (F.col("last_ts") >= since - F.col("retention") - grace)
+    concerned = not_passed | (F.col("last_ts") >= since) | ~(_is(*sorted(ENDED)) | _has(*SUCCESSES))
+    return concerned, F.col("concerned") | F.col("bumped") | (F.col("last_ts") >= since - F.col("retention") - grace)
 
 
 def _verdict(as_of: int, grace: int) -> Column:

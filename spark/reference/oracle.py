@@ -216,9 +216,12 @@ class _Court:
 
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
+        self.of_record = _grouped((e for of in about.values() for e in of), _record_of)
         first = {message: self._judge(message, group) for message, group in about.items()}
         concerned = {m for m in about if self._is_concerned(m, first[m][0], about[m])}
-        known = {m: events for m, events in about.items() if m in concerned or self._is_remembered(events)}
+        epochs = _grouped(about, lambda m: m[:2])
+        bumped = {each for each, of in epochs.items() if len({epoch for *_, epoch, _ in of}) > 1}
+        known = {m: events for m, events in about.items() if m in concerned or m[:2] in bumped or self._is_remembered(events)}
         settled = {message: self._settle(message, known, first) for message in known}
         last = _last_epochs(known)
         followed = {m: _followed(m, last, settled, first[m][1]) for m in known}
@@ -376,13 +379,12 @@ class _Court:
         return found
 
     def _is_left_open(self, message: Message, events: list[Event]) -> bool:
-        """Whether a mute writer may have started it, or a copy of it, reported no outcome, and nobody else told of its run."""
-        copies, told = {place for e in events if (place := _read_at(e)) is not None}, {_told_by(e) for e in events}
+        """Whether a mute writer may have started it, or a copy of it, reported no outcome in any dedup epoch, and nobody told of its run."""
+        every = self.of_record[_record_of(events[0])]
+        copies, told = {place for e in events if (place := _read_at(e)) is not None}, {_told_by(e) for e in every}
         return any(
-            self._has_left(writer, passed, (message[0], message[3]), [e for e in events if e["writer_id"] == writer], message[1])
-            or any(
-                self._has_left(writer, passed, at, [e for e in events if e["writer_id"] == writer and _read_at(e) == at]) for at in copies
-            )
+            self._has_left(writer, passed, (message[0], message[3]), _by(writer, events), _by(writer, every), message[1])
+            or any(self._has_left(writer, passed, at, *(_by(writer, each, at) for each in (events, every))) for at in copies)
             for writer, passed in self.mute.items()
             if writer not in told
         )
@@ -393,14 +395,20 @@ class _Court:
         return bool(given_up - {_attempt(e) for e in of.get(E.LATE_SUCCESS, [])})
 
     def _has_left(
-        self, writer: int, passed: Mapping[Partition, int], place: tuple[Partition, int], mine: list[Event], handler: str | None = None
+        self,
+        writer: int,
+        passed: Mapping[Partition, int],
+        place: tuple[Partition, int],
+        mine: list[Event],
+        every: list[Event],
+        handler: str | None = None,
     ) -> bool:
         (partition, offset), codes = place, {e["event_type"] for e in mine if not _is_in_place(e)}
         begins = {*_BEGUN} - {E.RECEIVED} if writer in self.marked else {*_BEGUN}
         has_begun = bool(begins & codes) and offset >= passed.get(partition, 0)
         had = [(h, start, end) for w, h, start, end in self.left.get(partition, ()) if w == writer]
         has_come = any(start <= offset < end and (handler is None or h in ("", handler)) for h, start, end in had)
-        return (has_begun or has_come) and not _OUTCOMES & codes
+        return (has_begun or has_come) and not _OUTCOMES & {e["event_type"] for e in every if not _is_in_place(e)}
 
     def _find_unknown(self, writer: int) -> bool:
         """Note what the writer's missing events may have been about, and return whether any are missing."""
@@ -456,7 +464,8 @@ class _Court:
     def _is_concerned(self, message: Message, verdict: Verdict, events: list[Event]) -> bool:
         """Whether it is judged: it was not committed past before, is open, or has an event since."""
         resumed = self.resumed[message[0]]
-        is_due = self.since is None or resumed is None or message[3] >= resumed or verdict not in ENDED
+        is_open = verdict not in ENDED and not any(e["event_type"] in _SUCCESSES for e in events)
+        is_due = self.since is None or resumed is None or message[3] >= resumed or is_open
         return is_due or any(e["event_ts"] >= self.since for e in events if self.since is not None)
 
     def _is_remembered(self, events: list[Event]) -> bool:
@@ -770,6 +779,17 @@ def _partition(e: Event) -> Partition:
 def message_of(e: Event) -> Message:
     """Return the message that an event is about, by the coordinates of its origin."""
     return _partition(e), e.get("handler") or "", e.get("dedup_epoch") or 0, e["offset"]
+
+
+def _record_of(e: Event) -> tuple[Partition, str, int]:
+    """Return the record that an event is about, as a handler has it in all dedup epochs."""
+    partition, handler, _, offset = message_of(e)
+    return partition, handler, offset
+
+
+def _by(writer: int, events: list[Event], place: tuple[Partition, int] | None = None) -> list[Event]:
+    """Return what a writer says, or says of the copy that was read at a place."""
+    return [e for e in events if e["writer_id"] == writer and (place is None or _read_at(e) == place)]
 
 
 def _scope(message: Message) -> Scope:

@@ -683,3 +683,15 @@ case("96d failed in one dedup epoch, and claimed by a worker that died in the ne
      apart={("", "bill", 0, 0): STUCK, ("", "bill", 1, 0): STUCK}).say("w2", "0:RC", ago=7200, dedup_epoch=1)  # fmt: skip
 case("96e done in one dedup epoch, and lost in the next", "0:RCS W=1", apart={("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): LOST}).say(
     "w2", "0:RCF", dedup_epoch=1)  # fmt: skip
+case("96f done in one dedup epoch by a worker that died before its commit, and run in the next", apart=EPOCHS).say(
+    "w1", "RECEIVED_RANGE[0,1) 0:CS", ago=7200).say("w2", "0:CS W=1", dedup_epoch=1)  # fmt: skip
+case("96g done in one dedup epoch, and in the next by a worker that died before its commit", apart=EPOCHS).say("w2", "0:CS").say(
+    "w1", "RECEIVED_RANGE[0,1)", ago=7200).say("w1", "0:CS", ago=7100, dedup_epoch=1)  # fmt: skip
+case("96h the same of another handler says nothing", apart={
+    ("", "bill", 1, 0): TWICE, ("", "other", 0, 0): ONCE}).say("w1", "RECEIVED_RANGE[0,1)", ago=7200).say(
+    "w1", "0:CS", ago=7100, handler="other").say("w2", "0:CS W=1", dedup_epoch=1)  # fmt: skip
+bumped = case("96i a copy that was done in one dedup epoch by a worker that died, and run in the next", apart=EPOCHS)
+bumped.say("w1", "0:CFB W=1", ago=7200).say("w1", "RECEIVED_RANGE[0,1)", topic=f"{bumped.group}.retry", ago=7150)
+bumped.say("w1", "0@2:CS", ago=7100).say("w2", "0@2:CS", dedup_epoch=1)
+case("96j told in one dedup epoch of a worker that died, and run in the next", apart=EPOCHS).say(
+    "w1", "RECEIVED_RANGE[0,1)", ago=7200).tell("w2", "0:D", of="w1").say("w2", "0:CS W=1", dedup_epoch=1)  # fmt: skip

@@ -49,6 +49,8 @@ def universe(number: int) -> History:
     if draw.random() < 0.5:
         history.look(draw.choice(writers), "delay", 5, 5, ago=draw.uniform(0, 3600))
         history.look(draw.choice(writers), "retry", 5, 5, ago=draw.uniform(0, 3600))
+    if draw.random() < 0.3:
+        _die(history, draw.choice(writers))
     history.events += draw.sample(history.events, len(history.events) // 4)
     draw.shuffle(history.events)
     return history
@@ -56,11 +58,11 @@ def universe(number: int) -> History:
 
 def _happen(history: History, draw: random.Random, writer: str, base: int, *, was_killed: bool) -> None:
     ago = draw.choice([None, None, draw.uniform(-60, 7200), draw.uniform(0, 2 * DAY / SECOND)])
-    weights = [60, 12, 8, 6, 2, 3, 1, 4, 2]
+    weights = [60, 12, 8, 6, 2, 3, 1, 4, 2, 4]
     if was_killed:  # an hour ago or longer, and its log is whole
-        ago, weights = draw.uniform(3600, 7200), [60, 40, 4, 0, 0, 0, 0, 0, 0]
+        ago, weights = draw.uniform(3600, 7200), [60, 40, 4, 0, 0, 0, 0, 0, 0, 0]
     offset = base + draw.randrange(12)
-    match draw.choices(["message", "range", "commit", "assign", "revoke", "skip", "end", "look", "odd"], weights)[0]:
+    match draw.choices(["message", "range", "commit", "assign", "revoke", "skip", "end", "look", "odd", "again"], weights)[0]:
         case "message":
             letters = "".join(draw.choices(_LETTERS, k=draw.randint(1, 4)))
             attempt = draw.choice([1, 1, 1, 2, 2, 3])
@@ -125,6 +127,12 @@ def _happen(history: History, draw: random.Random, writer: str, base: int, *, wa
             history.add(writer, EventCode.SESSION_END, at=_time(draw))
         case "look":
             history.look(writer, draw.choice(["delay", "retry", "source"]), draw.choice([None, 3, 5]), 5, ago=draw.uniform(0, 3600))
+        case "again":
+            attempt = draw.choice([1, 1, 2])
+            where = {"topic": history.topic if attempt == 1 else f"{history.group}.retry"}
+            history.say(writer, f"RECEIVED_RANGE[{offset},{offset + 1})", ago=ago, **where)
+            history.say(writer, f"{offset}@{attempt}:{draw.choice(['CS', 'CS', 'CF', 'C', 'I'])}", ago=ago)
+            history.say(draw.choice(["w0", "w1"]), f"{offset}@{attempt}:{draw.choice(['CS', 'S', 'D'])}", ago=ago, dedup_epoch=1)
         case _:
             odd: dict[str, Any] = draw.choice(
                 [{"partition": 0, "offset": None}, {"partition": None, "offset": 3}, {"attrs": json.dumps({"committed": 3})}]
@@ -138,6 +146,13 @@ def _happen(history: History, draw: random.Random, writer: str, base: int, *, wa
                 history.add(writer, told, topic=history.topic, handler="bill", from_commit=True, **beyond)
                 return
             history.add(writer, draw.choice([3, 15, 18, 20, 26, 29, 30, 33, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
+
+
+def _die(history: History, writer: str) -> None:
+    """The writer has been silent for two hours."""
+    for event in history.events:
+        if event["client"] == writer:
+            event["event_ts"] -= 7200 * SECOND
 
 
 def _send(history: History, draw: random.Random, writer: str, base: int) -> None:

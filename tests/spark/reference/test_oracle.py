@@ -105,6 +105,11 @@ def test_what_was_open_before_the_time_that_is_judged_is_not_forgotten() -> None
     assert offsets(since(history, 3600)) == {1: Verdict.RETRYING, 2: Verdict.STUCK, 3: Verdict.LOST, 5: Verdict.EXACTLY_ONCE}
 
 
+def test_what_a_later_dedup_epoch_did_before_that_is_not_forgotten() -> None:
+    history = History("g").say("w1", "0:C W=1", ago=7200).say("w2", "0:CS", ago=7000, dedup_epoch=1).say("w3", "1:CS W=2", ago=100)
+    assert offsets(since(history, 3600)) == {0: Verdict.EXACTLY_ONCE, 1: Verdict.EXACTLY_ONCE}
+
+
 def test_a_message_of_before_that_was_run_again_is_judged_with_all_that_happened_to_it() -> None:
     history = History("g").say("w1", "0:CS 1:CS W=2", ago=7200).say("w2", "0:CS 2:CS W=3", ago=100)
     assert offsets(since(history, 3600)) == {0: Verdict.MULTI_EXECUTED, 2: Verdict.EXACTLY_ONCE}
