@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ackwise.middleware.progress.commitmetadata import LastCommit
-from ackwise.spark.claims.audit import audit
-from ackwise.spark.claims.comparison import Claims
-from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import project
 from ackwise.spark.events.sources import Evidence, read_events
@@ -28,6 +25,9 @@ from ackwise.spark.results.tables import (
     names,
 )
 from ackwise.spark.sample import Sampled, check_sample
+from ackwise.spark.storeclaims.audit import audit
+from ackwise.spark.storeclaims.comparison import Claims
+from ackwise.spark.storeclaims.findings import ClaimReport
 from ackwise.spark.writing import Counts, plan_repair, write_tables
 
 __all__ = ["reconcile"]

@@ -11,7 +11,7 @@ and the exceptions by place. `docs/store-protocol.md` has the transition table a
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -189,6 +189,43 @@ class Maintained(Protocol):
 
 class MaintainedStore(ClaimStore, Maintained, Protocol):
     """A claim store that has something to set up and to keep tidy."""
+
+
+class Remembered(NamedTuple):
+    """The record of one key, as `ListedStore.records` reads it. Instants are microseconds since 1970 by the store's clock."""
+
+    dedup_hash: int
+    """The first 8 bytes of the key's `id`, signed, as the events have them."""
+    key: str
+    """The record's name in the store."""
+    outcome: int
+    """An `Outcome`; 0 while it is not completed."""
+    is_claimed: bool
+    """Not completed, and a worker holds it or held it when it died."""
+    is_unrecorded: bool
+    """Completed by a worker that could not record that in its events."""
+    leased_until: int | None
+    """When others may take it over; None for a completed one, if the store does not keep it."""
+    kept_until: int
+    now: int
+    """When it was read."""
+
+
+@runtime_checkable
+class ListedStore(Protocol):
+    """A claim store that lists its records, as `ackwise reconcile --claims` compares them with the events."""
+
+    def records(self) -> AsyncIterator[Sequence[Remembered]]:
+        """Yield all that is remembered, some thousand records at a time, whether the store is open or not. Changes nothing.
+
+        A record that changes meanwhile is listed as it was before or after. Raises `StoreUnavailable` or `ConfigurationError`.
+        """
+        ...
+
+
+def hash_of(key_id: bytes) -> int:
+    """Return what events name a key by: the first 8 bytes of its `id`."""
+    return int.from_bytes(key_id[:8], "big", signed=True)
 
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)

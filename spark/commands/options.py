@@ -84,7 +84,7 @@ Produced = Annotated[
 ]
 Claims = Annotated[
     str | None,
-    typer.Option(metavar="URL|MODULE:APP", help="Compare with the claims in a PostgreSQL store: its URL, or the app that uses it."),
+    typer.Option(metavar="URL|MODULE:APP", help="Compare with the claims in a store: its URL, or the app that uses it."),
 ]
 Brokers = Annotated[
     str | None,

@@ -19,8 +19,10 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.session.engine import Engine
 
 if TYPE_CHECKING:
-    from ackwise.spark.claims.table import ClaimTable
+    from ackwise.spark.frames import SparkSession
     from ackwise.spark.report.report import RunReport
+    from ackwise.spark.storeclaims.comparison import Claims
+    from ackwise.spark.storeclaims.table import ClaimTable
 
 __all__ = ["Request", "check", "new_run_id", "run"]
 
@@ -54,7 +56,7 @@ class Request:
     def given(self) -> set[str]:
         """The names of options that have a say in which engine judges."""
         since = None if self.is_followed else self.config.since
-        values = {"--since": since, "--produced": self.produced, "--claims": self.claims, "--state": self.state}
+        values = {"--since": since, "--produced": self.produced, "--state": self.state}
         return {name for name, value in values.items() if value is not None}
 
 
@@ -109,7 +111,7 @@ def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], N
                         config=request.config,
                         produced=request.produced,
                         state=known,
-                        claims=None if table is None else table.read(spark, progress),
+                        claims=None if table is None else _read(table, spark, progress),
                         last_commits=last,
                         engine=chosen.name,
                         app=next((name for name in (request.brokers, request.claims) if name is not None and is_app(name)), ""),
@@ -140,9 +142,14 @@ def _explained(chosen: Computing) -> Iterator[None]:
 
 
 def _claim_table(claims: str) -> ClaimTable:
-    from ackwise.spark.claims.table import claim_table  # here, since it asks for the store's own package
+    from ackwise.spark.storeclaims.table import claim_table  # here, since it asks for the store's own package
 
     return claim_table(claims)
+
+
+def _read(table: ClaimTable, session: SparkSession, progress: Callable[[str], None]) -> Claims:
+    progress(f"reading the claims in {table.address}")
+    return table.read(session)
 
 
 @contextmanager

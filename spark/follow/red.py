@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from ackwise.spark.claims.findings import CLAIM_ANOMALIES
 from ackwise.spark.follow.alarms import Red
 from ackwise.spark.follow.ranges import Kind, Range, place_of, together
 from ackwise.spark.report.report import UNDONE, RunReport
+from ackwise.spark.storeclaims.findings import CLAIM_ANOMALIES
 from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, INCONCLUSIVE, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["red_of"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from ackwise.middleware.repairplan import Summary
-from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Hole
@@ -20,6 +19,7 @@ from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import NO_DETAILS, Details
 from ackwise.spark.report.redriven import Redriven, redriven_of
 from ackwise.spark.report.timeline import Timeline
+from ackwise.spark.storeclaims.findings import ClaimReport
 from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["OWN_REASON", "PAGE", "UNDONE", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally"]

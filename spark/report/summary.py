@@ -9,7 +9,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from ackwise.middleware.repairplan import Summary
-from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.fold.facts import Partition, Writer
 from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Production
@@ -25,6 +24,7 @@ from ackwise.spark.report.report import Finding, RunReport
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Timeline
 from ackwise.spark.report.todo import todo
+from ackwise.spark.storeclaims.findings import ClaimReport
 from ackwise.spark.why.telling import story_as_json
 
 __all__ = ["SCHEMA_VERSION", "details_as_json", "to_json"]

@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from ackwise.middleware.repairplan import Summary
-from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimReport
 from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
@@ -20,6 +19,7 @@ from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.todo import ToDo, todo
+from ackwise.spark.storeclaims.findings import CLAIM_ANOMALIES, ClaimReport
 from ackwise.spark.vocabulary import (
     ANOMALIES,
     FLAG_MEANINGS,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ackwise.spark.advice import ADVICE, UNREADABLE, said
-from ackwise.spark.claims.findings import CLAIM_MEANINGS
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.tone import Tone, tone_of
+from ackwise.spark.storeclaims.findings import CLAIM_MEANINGS
 from ackwise.spark.vocabulary import (
     FLAG_MEANINGS,
     IN_DOUBT,

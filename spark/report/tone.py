@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimVerdict
+from ackwise.spark.storeclaims.findings import CLAIM_ANOMALIES, ClaimVerdict
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["Tone", "tone_of", "tone_of_finding"]

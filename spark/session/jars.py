@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ackwise.plugin.local.java import Jars, NotInRepository, fetch_jars, find_java
 
-__all__ = ["add_jdbc_driver", "add_kafka_connector"]
+__all__ = ["add_kafka_connector"]
 
 _KAFKA: Final = Jars(
     title=f"Spark's Kafka connector {PYSPARK}",
@@ -33,13 +33,6 @@ _KAFKA_OF_BEFORE: Final = Jars(
     size="10 MB",
     transitive=False,
 )
-_POSTGRESQL: Final = Jars(
-    title="PostgreSQL's JDBC driver 42.7.4",
-    folder="postgresql-jdbc-42.7.4",
-    artifacts=("org.postgresql:postgresql:42.7.4",),
-    size="1 MB",
-    transitive=False,
-)
 
 
 def add_kafka_connector(spark: SparkSession, progress: Callable[[str], None]) -> None:
@@ -50,11 +43,6 @@ def add_kafka_connector(spark: SparkSession, progress: Callable[[str], None]) ->
     except NotInRepository:
         folder = fetch_jars(java, _KAFKA_OF_BEFORE, progress)
     _add(spark, folder)
-
-
-def add_jdbc_driver(spark: SparkSession, progress: Callable[[str], None]) -> None:
-    """Let `spark` read PostgreSQL. Raises `Unavailable` or `ConfigurationError` if the driver can't be had."""
-    _add(spark, fetch_jars(find_java(), _POSTGRESQL, progress))
 
 
 def _add(spark: SparkSession, folder: Path) -> None:

@@ -14,22 +14,35 @@ import enum
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asyncmy.connection import Connection
 from asyncmy.pool import Pool
 
-from ackwise.middleware.storage.claimstore import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Exchange, ExchangeResult, Outcome, Stale
+from ackwise.middleware.storage.claimstore import (
+    Ack,
+    Acquired,
+    AlreadyDone,
+    Busy,
+    ClaimAnswer,
+    Exchange,
+    ExchangeResult,
+    Outcome,
+    Remembered,
+    Stale,
+    hash_of,
+)
 from ackwise.stores.mysql import maintenance
 from ackwise.stores.mysql.driver import Asyncmy
 from ackwise.stores.mysql.schema import Tables, layout, require_server, server
 from ackwise.stores.mysql.url import parse
 from ackwise.stores.protocol.options import CLAIMS
+from ackwise.stores.protocol.outbox import text_of
 from ackwise.stores.protocol.transitions import Answer, Asked, Kind, Place
-from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
+from ackwise.stores.sql.claims import PAGE, Page, SQLClaims, exchange_in_rounds
 from ackwise.stores.sql.connections import MAINTENANCE_TIMEOUT, Connections
 from ackwise.stores.sql.operation import Packet, Statement, Steps
-from ackwise.stores.sql.schema import Maintenance, complaints, create
+from ackwise.stores.sql.schema import Maintenance, complaints, create, required
 
 NO_DAY = -(2**63)
 """The `day` of keys that have none: first in the order of the primary key, and no day of any calendar."""
@@ -259,7 +272,8 @@ class MySQLStore(SQLClaims[Connections[Pool, Connection]]):
     ) -> None:
         driver = Asyncmy(CLAIMS, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session)
         claims = _Claims(Tables(prefix), driver.address)
-        super().__init__(Connections(driver), claims.exchange, Maintenance(claims.prepare, claims.create, claims.complaints, claims.clean))
+        maintained = Maintenance(claims.prepare, claims.create, claims.complaints, claims.clean)
+        super().__init__(Connections(driver), claims.exchange, maintained, claims.listed)
 
 
 class _Claims:
@@ -289,10 +303,34 @@ class _Claims:
     def clean(self) -> Steps[int]:
         return maintenance.clean_claims(self._layout, self._tables)
 
+    def listed(self, after: tuple[int, str] | None) -> Steps[Page]:
+        """List the records in the order of days and keys."""
+        # Spelled out, as the optimizers read `(day, k) > (…)` from the start of the table.
+        where = "TRUE" if after is None else f"day > {after[0]:d} OR (day = {after[0]:d} AND k > x'{after[1]}')"
+        rows = yield from required(self._layout, lambda: self._read(f"{_LISTED} FROM {self._tables.claims} WHERE {where} {_IN_ORDER}"))
+        records = [_remembered(*row[1:]) for row in rows if row[6] > row[7]]
+        return Page(records, (rows[-1][0], text_of(rows[-1][1])) if len(rows) == PAGE else None)
+
+    def _read(self, text: str) -> Steps[Sequence[Sequence[Any]]]:
+        (found,) = yield [Statement(text)]
+        return found.rows
+
     def _ask(self, some: Sequence[Asked], exchange: Exchange) -> Steps[Mapping[int, Answer]]:
         found = yield packet(self._tables, self._server, some, exchange)
         records = {row.place: row for row in starmap(Row, found[self._server.answer].rows)}
         return {one.position: answer(one, records[one.place]) for one in some}
+
+
+_LISTED = """
+SELECT day, LOWER(HEX(k)), outcome, token, holder, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', leased_until),
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', kept_until), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"""
+_IN_ORDER = f"ORDER BY day, k LIMIT {PAGE}"
+
+
+def _remembered(key: Any, outcome: int, token: int, holder: Any, leased_until: int, kept_until: int, now: int) -> Remembered:
+    name, is_open = text_of(key), outcome == 0
+    unrecorded = not is_open and text_of(holder) != ""
+    return Remembered(hash_of(bytes.fromhex(name)), name, outcome, is_open and token != 0, unrecorded, leased_until, kept_until, now)
 
 
 def _session(timeout: float) -> str:

@@ -11,6 +11,7 @@ A key lost to another worker meanwhile has no answer and is asked again: the nex
 from __future__ import annotations
 
 import functools
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any, Final, NamedTuple
@@ -20,7 +21,7 @@ from asyncpg import Pool
 from asyncpg.pool import PoolConnectionProxy
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.storage.claimstore import Ack, Acquired, Exchange, ExchangeResult, Outcome
+from ackwise.middleware.storage.claimstore import Ack, Acquired, Exchange, ExchangeResult, Outcome, Remembered, hash_of
 from ackwise.stores.postgres import maintenance
 from ackwise.stores.postgres.driver import Asyncpg, nothing
 from ackwise.stores.postgres.schema import layout, may_alter, partition_ahead
@@ -29,10 +30,10 @@ from ackwise.stores.postgres.url import parse
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.options import CLAIMS
 from ackwise.stores.protocol.transitions import Answer, Asked, Kind, Record
-from ackwise.stores.sql.claims import SQLClaims, exchange_in_rounds
+from ackwise.stores.sql.claims import PAGE, Page, SQLClaims, exchange_in_rounds
 from ackwise.stores.sql.connections import Connections
 from ackwise.stores.sql.operation import Failure, Problem, Statement, Steps
-from ackwise.stores.sql.schema import Maintenance, complaints, create
+from ackwise.stores.sql.schema import Maintenance, complaints, create, required
 
 
 class Row(NamedTuple):
@@ -261,7 +262,8 @@ class PostgresStore(SQLClaims[Connections[Pool, PoolConnectionProxy]]):
             reset=nothing,  # exchanges leave nothing to reset
         )
         tables = Tables(schema, prefix)
-        super().__init__(Connections(driver), exchanging(tables), _maintained(tables, driver.address))
+        listed = functools.partial(_listed, tables, driver.address)
+        super().__init__(Connections(driver), exchanging(tables), _maintained(tables, driver.address), listed)
 
 
 def exchanging(tables: Tables) -> Callable[[Exchange], Steps[ExchangeResult]]:
@@ -281,6 +283,43 @@ def exchanging(tables: Tables) -> Callable[[Exchange], Steps[ExchangeResult]]:
         return answers
 
     return lambda exchange: exchange_in_rounds(exchange, ask)
+
+
+_LISTED: Final = """
+SELECT {day}, k, outcome, token, holder,
+    (extract(epoch FROM leased_until) * 1000000)::bigint, (extract(epoch FROM kept_until) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp()) * 1000000)::bigint
+FROM {table} WHERE {after} ORDER BY {order} LIMIT {limit}"""
+_EARLIEST_DAY: Final = -(2**63)
+_LEAST_KEY: Final = uuid.UUID(int=0)
+
+
+def _listed(tables: Tables, address: str, after: tuple[int | None, Any] | None) -> Steps[Page]:
+    """List the keys without a day in the order of keys, then the others in that of days and keys."""
+    day, key = (None, None) if after is None else after
+    values: tuple[Any, ...]
+    if day is None:
+        after_key, values = ("TRUE", ()) if key is None else ("k > $1", (key,))
+        text = _LISTED.format(day="NULL::bigint", table=tables.claims, after=after_key, order="k", limit=PAGE)
+    else:
+        values = (day, key)
+        text = _LISTED.format(day="day", table=tables.daily_claims, after="(day, k) > ($1, $2)", order="day, k", limit=PAGE)
+
+    def read() -> Steps[Sequence[Sequence[Any]]]:
+        (found,) = yield [Statement(text, values)]
+        return found.rows
+
+    rows = yield from required(layout(tables, CLAIMS, address), read)
+    records = [_remembered(*row[1:]) for row in rows if row[6] > row[7]]
+    if len(rows) == PAGE:
+        return Page(records, (rows[-1][0], rows[-1][1]))
+    return Page(records, (_EARLIEST_DAY, _LEAST_KEY) if day is None else None)
+
+
+def _remembered(key: Any, outcome: int, token: int, holder: str, leased_until: int, kept_until: int, now: int) -> Remembered:
+    is_open = outcome == 0
+    unrecorded = not is_open and holder != ""
+    return Remembered(hash_of(key.bytes), str(key), outcome, is_open and token != 0, unrecorded, leased_until, kept_until, now)
 
 
 def _maintained(tables: Tables, address: str) -> Maintenance[None]:

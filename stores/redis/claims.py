@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl
@@ -14,11 +14,12 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.storage.claimstore import ColumnExchange, ColumnResult, Exchange, ExchangeResult
+from ackwise.middleware.storage.claimstore import ColumnExchange, ColumnResult, Exchange, ExchangeResult, Remembered
 from ackwise.stores.protocol.options import may_hold_an_at_sign
 from ackwise.stores.redis.connection import Address, Cluster, Connection, NotReplicated, OneServer, Replicas
 from ackwise.stores.redis.durability import Memory, advice
 from ackwise.stores.redis.failures import is_misconfigured, reason
+from ackwise.stores.redis.listing import listed
 from ackwise.stores.redis.script import Layout, columns_of, key_by_key, questions, result
 
 _BUCKETS = 16
@@ -158,13 +159,34 @@ class RedisStore:
 
     async def check(self) -> list[str]:
         """Return what is wrong or unwise about this Redis, a sentence each with what to do. Raises as `open` does."""
-        facts: dict[str, list[str]] = await self._with_connection(lambda connection: connection.on_every_primary(self._examine))
+        facts: dict[str, list[str]] = await self._with_connection(self._examine_all)
         return [f"{place or self._where}: {sentence}" for place, sentences in facts.items() for sentence in sentences]
 
     async def cleanup(self) -> int:
         """Nothing to do: Redis itself deletes what is forgotten. Raises as `open` does."""
         await self._with_connection(self._agree)
         return 0
+
+    async def records(self) -> AsyncIterator[Sequence[Remembered]]:
+        """Yield all that is remembered, about a thousand records at a time, on a connection of its own; changes nothing.
+
+        Raises `ConfigurationError` if nothing or something else was laid out in the namespace, and `StoreUnavailable`.
+        """
+        connection = self._connect()
+        try:
+            with self._errors():
+                await connection.open()
+                found = await connection.command("GET", self._layout.mark)
+                if found is None:
+                    raise ConfigurationError(
+                        f"{self._where}: the namespace {self._layout.namespace} holds no claims; name the one that the workers use"
+                    )
+                self._layout.agree(found.decode("utf-8", "replace"), self._where)
+                for command in (await connection.primaries()).values():
+                    async for some in listed(self._layout, command):
+                        yield some
+        finally:
+            await connection.close()
 
     async def _look_after_memory(self, connection: Connection) -> None:
         """Tell of it in the log if Redis has forgotten; nothing else depends on it, so nothing fails with it."""
@@ -192,6 +214,9 @@ class RedisStore:
             await connection.command("SET", mark, str(self._layout), "NX")
             found = await connection.command("GET", mark) or b""
         self._layout.agree(found.decode("utf-8", "replace"), self._where)
+
+    async def _examine_all(self, connection: Connection) -> dict[str, list[str]]:
+        return {place: await self._examine(command) for place, command in (await connection.primaries()).items()}
 
     async def _examine(self, command: Callable[..., Awaitable[Any]]) -> list[str]:
         info = _facts(await command("INFO", "all"))

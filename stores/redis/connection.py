@@ -231,8 +231,8 @@ class Connection(Protocol):
         """One command about one key."""
         ...
 
-    async def on_every_primary(self, ask: Callable[[Callable[..., Awaitable[Any]]], Awaitable[Any]]) -> dict[str, Any]:
-        """Return the result of `ask` for each primary, by address; `ask` gets a function that runs a command there."""
+    async def primaries(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+        """Return for each primary, by address, a function that runs a command there."""
         ...
 
     async def close(self) -> None:
@@ -276,8 +276,8 @@ class OneServer:
     async def command(self, *words: str | bytes) -> Any:
         return await self._client.execute_command(*words)
 
-    async def on_every_primary(self, ask: Callable[[Callable[..., Awaitable[Any]]], Awaitable[Any]]) -> dict[str, Any]:
-        return {"": await ask(self._client.execute_command)}
+    async def primaries(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+        return {"": self._client.execute_command}
 
     async def close(self) -> None:
         if self._ours:
@@ -360,9 +360,9 @@ class Cluster:
     async def command(self, *words: str | bytes) -> Any:
         return await self._client.execute_command(*words)
 
-    async def on_every_primary(self, ask: Callable[[Callable[..., Awaitable[Any]]], Awaitable[Any]]) -> dict[str, Any]:
+    async def primaries(self) -> dict[str, Callable[..., Awaitable[Any]]]:
         await self._client.initialize()
-        return {node.name: await ask(node.execute_command) for node in self._client.get_primaries()}
+        return {node.name: node.execute_command for node in self._client.get_primaries()}
 
     async def close(self) -> None:
         if self._ours:

@@ -36,7 +36,7 @@ from ackwise.middleware.storage.claimstore import (
 )
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_VERSION = 2
+_VERSION = 3
 _PAGE_FILL = 90
 """Completed records of a page that is as full as expected; a chance surplus still fits into the 128 of a listpack."""
 
@@ -331,15 +331,16 @@ def _of(parts: Sequence[_Part], positions: Sequence[int]) -> list[_Part]:
 
 
 def _places(column: Column) -> Sequence[bytes]:
-    """Where the records are, in 16 bytes each: the key's id, with its day hashed in if it has one."""
+    """Where the records are, in 16 bytes each: the key's id. With a day, the first half of it and a hash of both."""
     if column.day is None:
         return column.ids
-    salted = hashlib.blake2b(digest_size=16, salt=column.day.to_bytes(8, "big", signed=True))
+    # The first half stays, since events name keys by it.
+    salted = hashlib.blake2b(digest_size=8, salt=column.day.to_bytes(8, "big", signed=True))
     places = []
     for key_id in column.ids:
-        place = salted.copy()
-        place.update(key_id)
-        places.append(place.digest())
+        rest = salted.copy()
+        rest.update(key_id)
+        places.append(key_id[:8] + rest.digest())
     return places
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
-from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult, Remembered
 from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Answer, Asked
 from ackwise.stores.sql.operation import Steps
@@ -15,7 +15,22 @@ from ackwise.stores.sql.schema import Maintenance, Runs, SQLStore
 AT_ONCE = 1000
 """Keys of one packet; more gain nothing, and hold the locks of their rows for longer."""
 
+PAGE: Final = 10_000
+"""Records that are listed by one statement."""
+
 R = TypeVar("R", bound=Runs)
+
+
+class Page(NamedTuple):
+    """Some records of all."""
+
+    records: Sequence[Remembered]
+    after: Any
+    """What the next page starts after; None behind the last one."""
+
+
+Listing = Callable[[Any], Steps[Page]]
+"""Reads the page after a place, which is None for the first one."""
 
 
 class SQLClaims(SQLStore[R]):
@@ -24,9 +39,12 @@ class SQLClaims(SQLStore[R]):
     It may be repeated, since each of its requests names the claim that it is about.
     """
 
-    def __init__(self, connections: R, exchange: Callable[[Exchange], Steps[ExchangeResult]], maintenance: Maintenance[None]) -> None:
+    def __init__(
+        self, connections: R, exchange: Callable[[Exchange], Steps[ExchangeResult]], maintenance: Maintenance[None], listing: Listing
+    ) -> None:
         super().__init__(connections, maintenance)
         self._exchange = exchange
+        self._listing = listing
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
         """Apply everything in one trip, each of its transactions as a whole or not at all. Raises `StoreUnavailable`.
@@ -35,6 +53,18 @@ class SQLClaims(SQLStore[R]):
         same `timeout`. When the caller is cancelled, the connection to a server is given up.
         """
         return await self._connections.run(functools.partial(self._exchange, exchange))
+
+    async def records(self) -> AsyncIterator[Sequence[Remembered]]:
+        """Yield all that is remembered, 10,000 records at a time, each page on a connection of its own; changes nothing.
+
+        Raises `ConfigurationError` if the tables are missing or of another version, and `StoreUnavailable`.
+        """
+        page = Page((), None)
+        while True:
+            page = await self._connections.maintained(functools.partial(self._listing, page.after))
+            yield page.records
+            if page.after is None:
+                return
 
 
 def exchange_in_rounds(

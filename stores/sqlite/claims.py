@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult, Outcome
+from ackwise.middleware.storage.claimstore import Exchange, ExchangeResult, Outcome, Remembered, hash_of
 from ackwise.stores.protocol.options import CLAIMS
 from ackwise.stores.protocol.transitions import Record, decide
-from ackwise.stores.sql.claims import SQLClaims
+from ackwise.stores.sql.claims import PAGE, Page, SQLClaims
 from ackwise.stores.sql.operation import Statement, Steps
 from ackwise.stores.sql.schema import Maintenance
-from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
+from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of, latest
 from ackwise.stores.sqlite.driver import File, FileThread, parse, seconds
 from ackwise.stores.sqlite.schema import CLAIMS as _PART
-from ackwise.stores.sqlite.schema import clean, complaints, no_file, set_up
+from ackwise.stores.sqlite.schema import clean, complaints, no_file, require_set_up, set_up
 
 # A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
 # loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.
@@ -33,6 +33,9 @@ FROM json_each(?) CROSS JOIN ackwise_claims ON place = value
 _WRITE: Final = f"""
 INSERT OR REPLACE INTO ackwise_claims (place, {", ".join(Record._fields)}, owner)
 SELECT {", ".join(f"json_extract(value, '$[{i}]')" for i in range(2 + len(Record._fields)))} FROM json_each(?)
+"""
+_LISTED: Final = f"""
+SELECT place, outcome, token, owner, leased_until, kept_until FROM ackwise_claims WHERE place > ? ORDER BY place LIMIT {PAGE}
 """
 _MOVE_LEASES: Final = "UPDATE ackwise_claims SET leased_until = leased_until + ? WHERE outcome IS NULL AND token <> 0"
 _FORGET: Final = """
@@ -77,7 +80,8 @@ class SQLiteStore(SQLClaims[FileThread]):
         self._synchronous, self._clock = synchronous, clock
         address, made = str(self._file.path), functools.partial(set_up, _PART, str(self._file.path))
         maintenance = Maintenance(made, made, lambda: complaints(address, _PART, clock), lambda: clean(address, _PART, clock))
-        super().__init__(FileThread(self._file, synchronous), _Claims(self._file, clock).exchange, maintenance)
+        listed = functools.partial(_listed, address, clock)
+        super().__init__(FileThread(self._file, synchronous), _Claims(self._file, clock).exchange, maintenance, listed)
 
     async def init(self) -> None:
         """Create the file and its tables if need be, as `open` does. Raises as `open` does."""
@@ -114,6 +118,25 @@ class _Claims:
             *_, forgotten, _ = yield [*writes, Statement(_FORGET, (now, _FORGET_AT_ONCE)), _COMMIT]
             self._forgot_at = None if forgotten.changed == _FORGET_AT_ONCE else now
         return result
+
+
+def _listed(address: str, clock: Callable[[], float] | Clocks, after: str | None) -> Steps[Page]:
+    """List the records in the order of their places."""
+    yield from require_set_up(address, _PART)
+    now = yield from latest(_PART.name, clock)
+    (found,) = yield [Statement(_LISTED, (after or "",))]
+    records = [_remembered(*row, now=_micros(now)) for row in found.rows if row[5] > now]
+    return Page(records, found.rows[-1][0] if len(found.rows) == PAGE else None)
+
+
+def _remembered(place: str, outcome: int | None, token: int, owner: str, leased_until: float, kept_until: float, *, now: int) -> Remembered:
+    key_id, is_open = bytes.fromhex(place.partition("/")[0]), outcome is None
+    times = _micros(leased_until), _micros(kept_until)
+    return Remembered(hash_of(key_id), place, outcome or 0, is_open and token != 0, not is_open and owner != "", *times, now)
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * 1_000_000)
 
 
 def from_url(url: str) -> SQLiteStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     from ackwise.spark.session.spark import local_session
 
-    os.environ["PYSPARK_PYTHON"] = "/no/python/on/executors"  # none of our queries may need one
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     with local_session(0, driver_memory=_HEAP) as session:
         yield session
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.repairplan import NAME, SAFE, Summary
-from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.fold.facts import Writer, WriterFate
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
@@ -15,6 +14,7 @@ from ackwise.spark.report.in_doubt import query
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.tone import Tone
 from ackwise.spark.report.words import are, clock, counted, date, duration, instant, messages, were
+from ackwise.spark.storeclaims.findings import ClaimReport
 from ackwise.spark.vocabulary import PRODUCED_MEANINGS, ExitCode, ProducedVerdict
 
 __all__ = [

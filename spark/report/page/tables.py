@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from ackwise.spark.advice import STEP_MEANINGS
-from ackwise.spark.claims.findings import CLAIM_MEANINGS
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Ending, together
 from ackwise.spark.report.delays import Delays
@@ -24,6 +23,7 @@ from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.tone import Tone, tone_of, tone_of_finding
 from ackwise.spark.report.words import duration, hexadecimal, instant, late
+from ackwise.spark.storeclaims.findings import CLAIM_MEANINGS
 from ackwise.spark.vocabulary import FLAG_MEANINGS, Account, CopyFate, Flag, Verdict
 from ackwise.spark.why.story import Story
 from ackwise.spark.why.telling import rows

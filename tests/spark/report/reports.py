@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Final
 
 from ackwise.middleware.repairplan import Action, Planned, Summary
-from ackwise.spark.claims.findings import ClaimFinding, ClaimReport, ClaimVerdict
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.fold.gaps import Hole
@@ -22,6 +21,7 @@ from ackwise.spark.report.latency import NEGATIVE, Latency
 from ackwise.spark.report.report import DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, Timeline
+from ackwise.spark.storeclaims.findings import ClaimFinding, ClaimReport, ClaimVerdict
 from ackwise.spark.vocabulary import Account, CopyFate, ExitCode, Flag, LogicalVerdict, Verdict
 from ackwise.spark.why.place import Place
 from ackwise.spark.why.story import Step, Story

@@ -11,7 +11,6 @@ from rich.console import Console
 from tests.spark.report.reports import CLEAN, EMPTY, ORPHANED, PRODUCED
 
 from ackwise.spark.advice import ADVICE
-from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.fold.gaps import Hole
@@ -21,6 +20,7 @@ from ackwise.spark.report.page.sentences import produced_sentences
 from ackwise.spark.report.report import Finding, LogicalFinding, Missing, RunReport, Tally
 from ackwise.spark.report.summary import to_json
 from ackwise.spark.report.terminal import show
+from ackwise.spark.storeclaims.findings import ClaimReport
 from ackwise.spark.vocabulary import (
     ANOMALIES,
     FLAG_MEANINGS,

@@ -210,14 +210,14 @@ async def test_a_namespace_of_another_layout_or_of_a_newer_version_is_refused_an
         pass
     for _ in range(2):
         with pytest.raises(
-            ConfigurationError, match=r"the namespace laid-out is laid out as '2 layout=plain', and this store wants '2 layout="
+            ConfigurationError, match=r"the namespace laid-out is laid out as '3 layout=plain', and this store wants '3 layout="
         ):
             await RedisStore(url, namespace="laid-out", layout="compact").open()
     async with Redis(port=redis.port) as server:
-        await server.set("newer:layout", "3 layout=spiral")
-        with pytest.raises(ConfigurationError, match="the namespace newer has version 3, and this Ackwise knows version 2 alone"):
+        await server.set("newer:layout", "4 layout=spiral")
+        with pytest.raises(ConfigurationError, match="the namespace newer has version 4, and this Ackwise knows version 3 alone"):
             await RedisStore(url, namespace="newer").init()
-        assert await server.get("newer:layout") == b"3 layout=spiral"
+        assert await server.get("newer:layout") == b"4 layout=spiral"
 
 
 async def test_a_retention_that_the_compact_layout_can_not_keep_is_refused(redis: Server) -> None:

@@ -27,7 +27,6 @@ from tests.spark.report.reports import (
 )
 
 from ackwise.spark.advice import ADVICE, said
-from ackwise.spark.claims.findings import ClaimVerdict
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.page.answers import headline, loss, repeat
 from ackwise.spark.report.page.render import render
@@ -41,6 +40,7 @@ from ackwise.spark.report.page.tables import flags_table
 from ackwise.spark.report.report import Finding, Tally
 from ackwise.spark.report.todo import todo
 from ackwise.spark.report.words import duration
+from ackwise.spark.storeclaims.findings import ClaimVerdict
 from ackwise.spark.vocabulary import ANOMALIES as RED
 from ackwise.spark.vocabulary import INCONCLUSIVE as UNKNOWN
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, ProducedVerdict, Verdict

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ackwise.spark.claims.findings import ClaimVerdict
 from ackwise.spark.frames import Column, DataFrame, F
+from ackwise.spark.storeclaims.findings import ClaimVerdict
 from ackwise.spark.vocabulary import SUPPRESSED, Flag, Verdict
 
 __all__ = ["Claims", "by_key", "claim_rows", "compared", "remembered"]
@@ -26,9 +26,8 @@ class Claims:
     store: str
     """Where it is, without user and password."""
     rows: DataFrame
-    """One row per claim that is remembered: `dedup_hash`, `key`, `outcome` (0 while it is open), `token` (0 once released),
-    `unrecorded` (it is done, and whoever did it could not record that), and `leased_until`, `kept_until` and `now` of the server's
-    clock, microseconds."""
+    """One row per claim that is remembered, with the columns of `Remembered`: `dedup_hash`, `key`, `outcome` (0 while it is open),
+    `is_claimed`, `unrecorded`, and `leased_until`, `kept_until` and `now` of the store's clock, microseconds."""
 
 
 def remembered(claims: DataFrame) -> DataFrame:
@@ -39,7 +38,7 @@ def remembered(claims: DataFrame) -> DataFrame:
     return claims.groupBy("dedup_hash").agg(
         F.max(F.col("outcome") > 0).alias("marked"),
         F.max("unrecorded").alias("unrecorded"),
-        F.max((F.col("outcome") == 0) & (F.col("token") != 0)).alias("is_claimed"),
+        F.max("is_claimed").alias("is_claimed"),
         F.max("leased_until").alias("leased_until"),
         F.max("kept_until").alias("kept_until"),
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ackwise.spark.claims.comparison import Claims, by_key, claim_rows, compared, remembered
-from ackwise.spark.claims.findings import ClaimFinding, ClaimReport, ClaimVerdict
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.attributes import attributes, is_duration
 from ackwise.spark.events.schema import micros
 from ackwise.spark.fold.facts import Facts, GroupName
 from ackwise.spark.frames import DataFrame, F
 from ackwise.spark.judge.context import scopes
+from ackwise.spark.storeclaims.comparison import Claims, by_key, claim_rows, compared, remembered
+from ackwise.spark.storeclaims.findings import ClaimFinding, ClaimReport, ClaimVerdict
 from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["CLAIMS", "audit"]
@@ -27,8 +27,8 @@ def audit(
     every, grace = scopes(facts), micros(config.grace)
     today = {number: _shortest(facts, scope[0], config) for number, scope in enumerate(every) if scope[2] == 0}
     rows = claims.rows.persist()
-    now = rows.agg(F.max("now")).first()
-    found = compared(by_key(judged, today), remembered(rows), facts.as_of, now[0] if now and now[0] else facts.as_of, grace).persist()
+    ((now,),) = rows.groupBy().agg(F.max("now")).collect()
+    found = compared(by_key(judged, today), remembered(rows), facts.as_of, facts.as_of if now is None else now, grace).persist()
     try:
         counted = found.groupBy("scope", "finding", "is_known", "should_be").count().collect()
         without_claims = {row["scope"] for row in counted if row["should_be"]} - {row["scope"] for row in counted if row["is_known"]}

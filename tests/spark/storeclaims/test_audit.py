@@ -1,4 +1,4 @@
-"""A claim store in PostgreSQL laid beside the events: what it forgot, what it alone knows, and what can't be told."""
+"""A claim store compared with the events: what it forgot, what it alone knows, and what can't be told. In every store, on both engines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import json
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
@@ -18,11 +19,11 @@ from tests.spark.reconciling import reconciled, root_of, rows_of
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.message.keys import Identity, business_id
-from ackwise.spark.claims.table import claim_table
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Exchange, Maintained, Outcome, Release
+from ackwise.plugin.registry import open_store
+from ackwise.spark.local.session import local_engine
+from ackwise.spark.storeclaims.table import claim_table
 from ackwise.stores.postgres import PostgresStore
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PASSWORD = "open-sesame"
 KEPT = 86400.0
@@ -84,12 +85,12 @@ async def fill(postgres: SharedServer) -> dict[int, str]:
     return keys
 
 
-@pytest.mark.usefixtures("spark")
-def test_the_store_is_compared_with_the_events(tmp_path: Path, postgres: SharedServer) -> None:
+def test_the_store_is_compared_with_the_events(tmp_path: Path, postgres: SharedServer, engine: str) -> None:
     keys = asyncio.run(fill(postgres))
     roots = [root_of(tmp_path / history.group, history) for history in happened()]
-    result = reconciled(*roots, "--out", tmp_path / "out", "--claims", url_of(postgres), "--retention", "1d", "--engine", "spark")
-    assert result.exit_code == 1, result.output
+    result = reconciled(*roots, "--out", tmp_path / "out", "--claims", url_of(postgres), "--retention", "1d", "--engine", engine)
+    assert result.exit_code == 1, f"{result.output}{result.exception!r}"
+    assert not result.exception or isinstance(result.exception, SystemExit), repr(result.exception)
     summary: dict[str, Any] = json.loads((tmp_path / "out" / "summary.json").read_text())
     claims = summary["claims"]
     assert [(row["offset"], row["finding"], row["verdict"], row["key"] and row["key"].replace("-", "")) for row in claims["findings"]] == [
@@ -112,28 +113,61 @@ def test_the_store_is_compared_with_the_events(tmp_path: Path, postgres: SharedS
     assert not [text for text in (result.output, json.dumps(summary), page) if PASSWORD in text]
 
 
-def test_a_store_that_can_not_be_read_is_said_without_its_password(spark: SparkSession, postgres: SharedServer) -> None:
-    with pytest.raises(ConfigurationError, match=r'has no table "nowhere_claims"; `ackwise store init` creates it') as missing:
-        claim_table(url_of(postgres, "nowhere_")).read(spark, lambda step: None)
-    away = url_of(postgres).replace(str(postgres.port), str(free_port()))
-    with pytest.raises(Unavailable, match="can't be read; check address, user, password and rights") as gone:
-        claim_table(away).read(spark, lambda step: None)
-    assert PASSWORD not in f"{missing.value}{gone.value}{claim_table(away)!r}"
+async def claim(url: str) -> None:
+    """Offset 0 is done by the store, 1 is unknown to it, 2 was given back, and 3 is of an app without keys and done."""
+    store = open_store(url)
+    assert isinstance(store, Maintained)
+    await store.init()
+    await store.open()
+    keys = [ClaimKey(bytes.fromhex(key_of(hash_of(f"{offset}"))), 20_000 if offset == 3 else None, 1) for offset in (0, 2, 3)]
+    await store.exchange(Exchange([Claim(key, 7) for key in keys], retention=KEPT))
+    done = [Complete(key, 7, Outcome.OK) for key in (keys[0], keys[2])]
+    await store.exchange(Exchange((), done, [Release(keys[1], 7)], retention=KEPT))
+    await store.close()
 
 
-def test_the_url_of_the_store_becomes_one_of_jdbc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGPASSWORD", "from the environment")
-    found = claim_table("postgresql://bill%40shop@db-1:5433/claims?schema=ours&sslmode=verify-full&timeout=2")
-    assert found.url == "jdbc:postgresql://db-1:5433/claims?sslmode=verify-full&ApplicationName=ackwise+reconcile"
-    assert (found.user, found.password, found.tables.claims) == ("bill@shop", "from the environment", '"ours"."ackwise_claims"')
-    assert claim_table("postgres://u:p%2Fw@db/x").password == "p/w"
+@pytest.fixture(params=["sqlite", *(pytest.param(name, marks=pytest.mark.servers) for name in ("mysql", "redis", "compact", "cluster"))])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a claim store of this test alone, with a password where it can have one."""
+    name, own = str(request.param), f"n{secrets.token_hex(6)}"
+    if name == "sqlite":
+        yield f"sqlite:///{tmp_path}/claims.db"
+    elif name == "mysql":
+        server = request.getfixturevalue("mariadb")
+        yield f"mysql://root:@127.0.0.1:{server.port}/test?prefix={own}_"
+    elif name == "cluster":
+        yield f"redis+cluster://127.0.0.1:{request.getfixturevalue('cluster')[0].port}?namespace={own}"
+    else:
+        compact = f"&layout=compact&retention={KEPT:.0f}&keys=100000" if name == "compact" else ""
+        yield f"redis://127.0.0.1:{request.getfixturevalue('redis').port}?namespace={own}{compact}"
 
 
-def test_what_is_no_store_of_postgresql_is_refused_without_its_password() -> None:
+def test_every_store_is_compared_alike(tmp_path: Path, url: str, engine: str) -> None:
+    asyncio.run(claim(url))
+    history = told(History("g").say("w1", "RECEIVED_RANGE[0,4)", ago=400).say("w1", "0:CS 1:CS 2:CS 3:CS", ago=390).say("w1", "W=4", ago=2))
+    result = reconciled(
+        root_of(tmp_path / "g", history), "--out", tmp_path / "out", "--claims", url, "--retention", "1d", "--engine", engine
+    )
+    assert result.exit_code == 1, f"{result.output}{result.exception!r}"
+    claims = json.loads((tmp_path / "out" / "summary.json").read_text())["claims"]
+    assert [(row["offset"], row["finding"]) for row in claims["findings"]] == [(1, "FORGOTTEN"), (2, "UNMARKED")]
+    assert (claims["claims"], claims["known"]) == (3, 3)
+
+
+def test_a_store_that_can_not_be_read_is_named_without_its_password(postgres: SharedServer) -> None:
+    with local_engine() as session:
+        with pytest.raises(ConfigurationError, match=r"the claim tables are missing|ackwise store init"):
+            claim_table(url_of(postgres, "nowhere_")).read(session)
+        away = url_of(postgres).replace(str(postgres.port), str(free_port()))
+        with pytest.raises(Unavailable) as gone:
+            claim_table(away).read(session)
+    assert PASSWORD not in f"{gone.value}{claim_table(away)!r}"
+
+
+def test_a_store_that_lists_nothing_is_refused_without_its_password() -> None:
     for store, sentence in (
-        ("redis://:open-sesame@host/0", "--claims reads stores in PostgreSQL alone"),
-        ("open-sesame", "--claims reads stores in PostgreSQL alone"),
-        ("postgresql://u:open-sesame@/x?host=/var/run", "the JDBC driver has no 'host'"),
+        ("memory://", "the store memory:// does not list its claims; those in Redis, PostgreSQL, MariaDB or MySQL, and SQLite do"),
+        ("open-sesame", "the store of Dedup has no scheme"),
         ("postgresql://u@h/x?password=open-sesame", "password is an option in the URL"),
     ):
         with pytest.raises(ConfigurationError, match=sentence) as refused:
@@ -145,4 +179,5 @@ def test_an_app_names_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     app = 'from ackwise import App, Dedup\napp = App("g")\napp.use(Dedup("postgresql://u:open-sesame@db/claims"))\n'
     (tmp_path / "claimed_shop.py").write_text(app + '@app.agent("orders")\nasync def bill(batch): pass\n')
     monkeypatch.syspath_prepend(tmp_path)
-    assert claim_table("claimed_shop:app").password == PASSWORD
+    found = claim_table("claimed_shop:app")
+    assert (PASSWORD in found.url, repr(found)) == (True, "ClaimTable(postgresql://db/claims)")
