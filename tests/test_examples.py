@@ -24,7 +24,8 @@ from tests.servers import RawKafka
 from tests.waiting import PATIENCE, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.storage.claimstore import Exchange
+from ackwise.middleware.storage.claimstore import Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.plugin.registry import open_store
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -451,6 +452,43 @@ async def test_custom_store_is_found_by_its_url_once_it_is_announced(tmp_path: P
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", question, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
     assert printed == b"JsonFileStore\n"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+async def test_audit_counts_verdicts_accounts_failures_and_what_the_store_alone_knows(tmp_path: Path) -> None:
+    from tests.spark.histories import History
+    from tests.spark.reconciling import root_of
+
+    from ackwise.plugin.local.java import find_java
+
+    root = root_of(
+        tmp_path / "events", History("g").say("w1", "RECEIVED_RANGE[0,4) 0:CS 1:CF 2:CS W=4", error="ValueError").say("w1", "3:CS")
+    )
+    url = f"sqlite:///{tmp_path}/claims.db"
+    store = open_store(url)
+    await store.open()
+    keys = [ClaimKey(bytes([number] * 16), None, 1) for number in range(3)]
+    await store.exchange(Exchange([Claim(key, 7) for key in keys]))
+    await store.exchange(Exchange((), [Complete(key, 7, Outcome.OK) for key in keys[:2]]))
+    await store.close()
+    environment = {**os.environ, "JAVA_HOME": str(find_java().path), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(EXAMPLES / "audit.py"), str(root), url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment,
+    )
+    out, errors = await program.communicate()
+    assert program.returncode == 0, errors.decode()
+    assert out.decode().splitlines() == [
+        "EXACTLY_ONCE 3",
+        "LOST 1",
+        "orders/0: 4 offsets, {'EXACTLY_ONCE': 3, 'LOST': 1}",
+        "ValueError: failed 1 times",
+        "done in the store, and of no event: 2",
+    ]
 
 
 def test_no_example_is_without_a_test() -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "exported",
     "gathered",
     "read_events",
+    "recovered",
     "refuse_nothing",
     "writer_of",
 ]
@@ -148,6 +149,16 @@ def gathered(roots: Sequence[Path], scratch: Path, known: Container[Path] = ()) 
         shutil.rmtree(scratch)
 
 
+def recovered(roots: Sequence[Path]) -> Evidence:
+    """Roll the logs of workers that have ended, and list the files to read; what is still in a log is left out.
+
+    Raises as `gathered`.
+    """
+    for root in roots:
+        check_root(root)
+    return _undisputed(_gather(roots, None, ()))
+
+
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
     """Return the events of all files."""
     from ackwise.spark.events.runs import explode
@@ -197,7 +208,7 @@ def refuse_nothing(evidence: Evidence) -> None:
     raise NoEvents(f"there are no events below {places}; give the folder that Events was given")
 
 
-def _gather(roots: Sequence[Path], scratch: Path, known: Container[Path]) -> Evidence:
+def _gather(roots: Sequence[Path], scratch: Path | None, known: Container[Path]) -> Evidence:
     files: list[Path] = []
     foreign: list[Path] = []
     unreadable: list[str] = []
@@ -210,7 +221,8 @@ def _gather(roots: Sequence[Path], scratch: Path, known: Container[Path]) -> Evi
             if log.writer_id is not None:
                 writers.add(log.writer_id)
         # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
-        files.extend(snapshot(recovery.live, scratch))
+        if scratch is not None:
+            files.extend(snapshot(recovery.live, scratch))
         still_written.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
         there = as_written(exported(root), known)
         files.extend(there.files)

@@ -67,7 +67,8 @@ class LocalSession:
         """Return the columns of a query."""
         return [name for name, *_ in self.run(f"DESCRIBE {sql}")]
 
-    def createDataFrame(self, rows: pa.Table) -> DataFrame:  # PySpark's name
+    def createDataFrame(self, rows: pa.Table, schema: str = "") -> DataFrame:  # PySpark's name
+        """Return the rows of a table of Arrow, whose types need no schema."""
         return self.table(_without_zones(rows))
 
     def table(self, table: pa.Table) -> DataFrame:

@@ -32,7 +32,7 @@ def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> 
     fields = [column.split() for column in schema.split(",")]
     values = list(rows)
     columns = [pa.array([row[place] for row in values], types[kind]) for place, (_, kind) in enumerate(fields)]
-    return spark.createDataFrame(pa.table(columns, names=[name for name, _ in fields]))
+    return spark.createDataFrame(pa.table(columns, names=[name for name, _ in fields]), schema)  # Spark Connect infers none from no rows
 
 
 def at_once(*frames: DataFrame) -> list[list[Row]]:

@@ -42,15 +42,15 @@ class ClaimTable:
     def __repr__(self) -> str:
         return f"ClaimTable({self.address})"
 
+    def read_here(self, session: SparkSession) -> Claims:
+        """Return the claims of the store, read in this process. Raises `Unavailable` or `ConfigurationError`."""
+        return Claims(self.address, session.createDataFrame(_table(self.url)))
+
     def read(self, session: SparkSession) -> Claims:
-        """Return the claims of the store, which are read where they are used. Raises `Unavailable` or `ConfigurationError`.
+        """Return the claims of the store, which a task of Spark reads where they are used. Raises `Unavailable` or `ConfigurationError`.
 
         The first of them are read here, so that a mistake is an error of this call and not of a task.
         """
-        from ackwise.spark.local.session import LocalSession
-
-        if isinstance(session, LocalSession):
-            return Claims(self.address, session.table(_table(self.url)))
         require_pandas()
         _here(_first, self.url)
         return Claims(self.address, session.range(0, 1, 1, 1).mapInArrow(partial(_in_a_task, self.url), _ROWS))

@@ -157,10 +157,10 @@ def test_every_store_is_compared_alike(tmp_path: Path, url: str, engine: str) ->
 def test_a_store_that_can_not_be_read_is_named_without_its_password(postgres: SharedServer) -> None:
     with local_engine() as session:
         with pytest.raises(ConfigurationError, match=r"the claim tables are missing|ackwise store init"):
-            claim_table(url_of(postgres, "nowhere_")).read(session)
+            claim_table(url_of(postgres, "nowhere_")).read_here(session)
         away = url_of(postgres).replace(str(postgres.port), str(free_port()))
         with pytest.raises(Unavailable) as gone:
-            claim_table(away).read(session)
+            claim_table(away).read_here(session)
     assert PASSWORD not in f"{gone.value}{claim_table(away)!r}"
 
 

@@ -1,0 +1,240 @@
+"""The audit as DataFrames of your Spark session: events, verdicts, accounts and claims.
+
+Works with PySpark 4; with Spark Connect, all but `verdicts`. No view, cache or setting is left in the session.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.storage.claimstore import Outcome
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.bitmap import count
+from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.events.sources import Evidence, gathered, recovered, refuse_nothing
+from ackwise.spark.events.sources import read_events as read_files
+from ackwise.spark.fold.folded import FoldedEvents
+from ackwise.spark.frames import DataFrame, F, SparkSession
+from ackwise.spark.judge.books import Book, check, keep
+from ackwise.spark.judge.offsets import absent
+from ackwise.spark.judging import Judgement, conclude
+from ackwise.spark.results.tables import name_of, names, offsets, verdict_rows
+from ackwise.spark.session.rows import at_once
+from ackwise.spark.session.spark import partitions_of
+from ackwise.spark.storeclaims.table import claim_table
+from ackwise.spark.vocabulary import Verdict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ReconcileConfig", "accounts", "claims", "read_events", "verdicts"]
+
+#: What the rules count on, whatever the session has.
+_NEEDED: Final = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+_ACCOUNTS: Final = (
+    "cluster string, group_id string, topic string, topic_id string, partition int, start long, end long, offsets long, "
+    "verdicts map<string,long>, gaps long, rewound boolean"
+)
+#: Partitions up to which Spark need not look at the result of a stage to choose the number of the next one.
+_FEW: Final = 256
+
+
+def read_events(spark: SparkSession, *folders: str | Path, stream: bool = False) -> DataFrame:
+    """Return the events in the folders that `Events` was given, a row each: all columns, and `event`, the name of `event_type`.
+
+    Logs of workers that have ended are rolled into event files first; what a running worker has not rolled yet, for at most a minute, is
+    left out. With `stream` it is a stream of the files that are there and of those to come; an event in two files comes twice then.
+
+    Raises `ConfigurationError` if a folder holds no events.
+    """
+    roots = _roots(folders)
+    evidence = recovered(roots)
+    if stream:
+        streams = [_stream(spark, root) for root in roots]
+        return _with_names(reduce(lambda one, other: one.unionByName(other), streams))
+    refuse_nothing(evidence)
+    events = read_files(spark, evidence)
+    return _with_names(events.dropDuplicates(["writer_id", "seq"]) if _overlap(evidence.files) else events)
+
+
+def verdicts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig | None = None) -> DataFrame:
+    """Judge the events in the folders, and return a row per message: its coordinates, the `verdict` and the `flags` by name.
+
+    It takes as long as `ackwise reconcile`; then the rows are kept by the executors, as by `DataFrame.localCheckpoint`, until the frame is
+    garbage. A message is a record for one handler in one dedup epoch. Verdicts need all events, so they do not stream.
+
+    Raises `ConfigurationError` if a folder holds no events, and what Spark raises.
+    """
+    with _judged(spark, folders, config or ReconcileConfig()) as found:
+        return _kept(verdict_rows(found.settled, names(spark, found.facts)).drop("state"))
+
+
+def accounts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig | None = None) -> DataFrame:
+    """Judge the events in the folders, and return a row per source partition of each group: what became of all its offsets.
+
+    `start` to before `end` are its offsets, from the first that the group read to its last commit. `verdicts` has the number of them by
+    verdict, an offset of several handlers by the worst; `gaps` counts those that the broker does not have. They add up to `offsets`.
+
+    Raises `UnbalancedBooks` if they do not, `ConfigurationError` if a folder holds no events, and what Spark raises.
+    """
+    with _judged(spark, folders, config or ReconcileConfig()) as found:
+        books = _books(found)
+    check(books)
+    return spark.createDataFrame(_table(books), _ACCOUNTS)
+
+
+def claims(spark: SparkSession, store: str) -> DataFrame:
+    """Return the claims in a store, a row per key: `dedup_hash` as in the events, the record's name as `key`, and its state.
+
+    `store` is the URL of a store in Redis, PostgreSQL, MariaDB or MySQL, or SQLite, or an app as `module:app`. `outcome` is null while
+    the key is not done; `unrecorded`: it is done, and its worker could not write that down. Each use of the frame reads the store again,
+    in one task, whose Python needs Ackwise with the extra of the store, and whose machine must reach it.
+
+    Raises `ConfigurationError`, and `Unavailable` if the store can't be read from here.
+    """
+    instants = [F.timestamp_micros(name).alias(name) for name in ("leased_until", "kept_until")]
+    rows = claim_table(store).read(spark).rows
+    return rows.select("dedup_hash", "key", name_of("outcome", Outcome).alias("outcome"), "is_claimed", "unrecorded", *instants)
+
+
+def _roots(folders: Sequence[str | Path]) -> list[Path]:
+    if not folders:
+        raise ConfigurationError("no folder of events is named; give those that Events was given")
+    return [Path(folder).absolute() for folder in folders]
+
+
+def _stream(spark: SparkSession, root: Path) -> DataFrame:
+    folder = root / "events"
+    folder.mkdir(exist_ok=True)  # of a worker that has recorded nothing yet
+    files = spark.readStream.schema(EVENT_SCHEMA).option("recursiveFileLookup", "true").option("pathGlobFilter", "events-*.parquet")
+    return files.parquet(str(folder))
+
+
+def _with_names(events: DataFrame) -> DataFrame:
+    return events.withColumn("event", name_of("event_type", EventCode))
+
+
+def _overlap(files: Sequence[Path]) -> bool:
+    """Return True if two files may have the same event, by their names."""
+    last = dict[str, int]()
+    for _, writer, first, after in sorted(file.stem.split("-") for file in files):
+        if int(first) <= last.get(writer, -1):
+            return True
+        last[writer] = max(int(after), last.get(writer, -1))
+    return False
+
+
+@contextmanager
+def _judged(spark: SparkSession, folders: Sequence[str | Path], config: ReconcileConfig) -> Iterator[Judgement]:
+    """Judge with our settings, and take everything back at the end."""
+    roots = _roots(folders)
+    with _scratch(roots[0]) as scratch, gathered(roots, scratch) as evidence:
+        refuse_nothing(evidence)
+        with _settings(spark, evidence):
+            found = conclude(spark, FoldedEvents(spark, evidence), config, evidence.logs)
+            try:
+                yield found
+            finally:
+                found.release()
+
+
+@contextmanager
+def _scratch(root: Path) -> Iterator[Path]:
+    """A new folder for copies of logs that are being written: beside the events, where executors can read it, if that is possible."""
+    runs = root / "runs"
+    with tempfile.TemporaryDirectory(prefix="ackwise-") as elsewhere:
+        place, there = Path(elsewhere) / "live", runs.exists()
+        with suppress(OSError):
+            runs.mkdir(exist_ok=True)
+            (beside := runs / f".live-{secrets.token_hex(4)}").mkdir()
+            place = beside
+        try:
+            yield place
+        finally:
+            with suppress(OSError):
+                place.rmdir()
+            if not there:
+                with suppress(OSError):
+                    runs.rmdir()
+
+
+@contextmanager
+def _settings(spark: SparkSession, evidence: Evidence) -> Iterator[None]:
+    """Set what the rules need while the block runs: partitions by the size of the files, since Spark's default is 200 for any."""
+    partitions = partitions_of(evidence.size)
+    ours = _NEEDED | {
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.adaptive.enabled": str(partitions > _FEW).lower(),
+    }
+    before: Mapping[str, str] = spark.conf.getAll
+    try:
+        for name, value in ours.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in ours:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
+
+
+def _kept(rows: DataFrame) -> DataFrame:
+    """Compute the rows, once. Raise `ConfigurationError` for a session of Spark Connect, whose client takes no plan as deep as this."""
+    try:
+        return rows.localCheckpoint()
+    except Exception as error:
+        if type(error).__name__ != "DecodeError":  # of protobuf, which other sessions do not need
+            raise
+        raise ConfigurationError(
+            "the plan of verdicts is too deep for the client of Spark Connect; call it in a classic session, or read the table verdicts of "
+            "`ackwise reconcile`"
+        ) from error
+
+
+def _books(found: Judgement) -> list[Book]:
+    masks = absent()
+    counted, partitions = at_once(offsets(found.settled), count(found.words, masks))
+    booked = [(pk, Verdict(verdict), number) for pk, verdict, number in counted]
+    return keep(found.facts, found.commits, booked, {row["key"]: {name: row[name] for name in masks} for row in partitions})
+
+
+def _table(books: Sequence[Book]) -> pa.Table:
+    import pyarrow as pa
+
+    whole, name = pa.int64(), pa.string()
+    types = [name, name, name, name, pa.int32(), whole, whole, whole, pa.map_(name, whole), whole, pa.bool_()]
+    rows = [
+        (
+            *place.group,
+            place.topic,
+            place.topic_id,
+            place.partition,
+            book.start,
+            book.committed,
+            book.expected,
+            _counts(book),
+            book.gaps,
+            book.rewound,
+        )
+        for book, place in ((book, book.partition) for book in books)
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    names = [column.split()[0] for column in _ACCOUNTS.split(", ")]
+    return pa.table([pa.array(column, kind) for column, kind in zip(columns, types, strict=True)], names=names)
+
+
+def _counts(book: Book) -> list[tuple[str, int]]:
+    return [(verdict.name, number) for verdict, number in book.verdicts.items() if number]
