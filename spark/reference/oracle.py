@@ -384,7 +384,7 @@ class _Court:
         copies, told = {place for e in events if (place := _read_at(e)) is not None}, {_told_by(e) for e in every}
         return any(
             self._has_left(writer, passed, (message[0], message[3]), _by(writer, events), _by(writer, every), message[1])
-            or any(self._has_left(writer, passed, at, *(_by(writer, each, at) for each in (events, every))) for at in copies)
+            or any(self._has_left(writer, passed, at, _by(writer, events, at), _by(writer, every, at)) for at in copies)
             for writer, passed in self.mute.items()
             if writer not in told
         )
