@@ -15,6 +15,7 @@ from ackwise.spark.config import ReconcileConfig
 __all__ = [
     "AsOf",
     "Brokers",
+    "CheckCluster",
     "Claims",
     "Computed",
     "Conf",
@@ -163,6 +164,10 @@ PlanProvisional = Annotated[
 Computed = Annotated[
     EngineName,
     typer.Option("--engine", help="What judges: this process (local), Spark, or local for few events and where PySpark is not installed."),
+]
+CheckCluster = Annotated[
+    bool,
+    typer.Option("--check-cluster", help="Judge nothing: check that Spark's executors have what they need, and name what is missing."),
 ]
 Master = Annotated[str, typer.Option(help="The Spark master.")]
 DriverMemory = Annotated[str, typer.Option(help="The driver's heap.")]

@@ -13,7 +13,7 @@ from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
 from ackwise.spark.commands.options import EngineName, Format
 from ackwise.spark.commands.progress import Progress
-from ackwise.spark.commands.run import Request, check, new_run_id, run
+from ackwise.spark.commands.run import Request, check, examine, new_run_id, run
 from ackwise.spark.session.engine import HEAP, LOCAL, engine_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def reconcile(
     master: options.Master = LOCAL,
     driver_memory: options.DriverMemory = HEAP,
     conf: options.Conf = None,
+    check_cluster: options.CheckCluster = False,
 ) -> None:
     """Prove from the exported events what became of every message: as tables, and as a page whose path is printed last.
 
@@ -69,6 +70,9 @@ def reconcile(
     config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional)
     request = Request(events, config, produced, claims, brokers, state, asked, engine_of(master, driver_memory, conf or ()))
     chosen = Format.JSON if as_json else output
+    if check_cluster:
+        typer.echo(_check_cluster(request))
+        return
     following = {
         "--topic": topic,
         "--client-config": client_config,
@@ -86,6 +90,15 @@ def reconcile(
     report = _once(request, out)
     _print(report, chosen)
     raise typer.Exit(int(report.exit_code))
+
+
+def _check_cluster(request: Request) -> str:
+    if request.asked is EngineName.LOCAL:
+        raise ConfigurationError("--check-cluster is about Spark's executors; leave --engine local out")
+    progress = Progress(to_stderr())
+    progress("looking at the folders")
+    check(request)
+    return str(examine(request, progress))
 
 
 def _once(request: Request, out: Path | None) -> RunReport:

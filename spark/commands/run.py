@@ -19,12 +19,13 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.session.engine import Engine
 
 if TYPE_CHECKING:
+    from ackwise.spark.events.executors import Executors
     from ackwise.spark.frames import SparkSession
     from ackwise.spark.report.report import RunReport
     from ackwise.spark.storeclaims.comparison import Claims
     from ackwise.spark.storeclaims.table import ClaimTable
 
-__all__ = ["Request", "check", "new_run_id", "run"]
+__all__ = ["Request", "check", "examine", "new_run_id", "run"]
 
 #: The files of a run in its folder; all others belong to somebody else.
 _OURS: Final = {
@@ -79,6 +80,25 @@ def check(request: Request) -> None:
         check_root(root)
     if request.produced is not None:
         produced_files(request.produced)
+
+
+def examine(request: Request, progress: Callable[[str], None]) -> Executors:
+    """Check that Spark's executors have what they need. Raises `ConfigurationError`, which names what is missing."""
+    try:
+        from ackwise.spark.events.executors import check_executors
+        from ackwise.spark.session.spark import local_session
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"--check-cluster needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
+    from ackwise.spark.events.sources import exported
+
+    files = [file for root in request.roots for file in exported(root).files]
+    engine = request.engine
+    progress(f"starting Spark on {engine.master}")
+    with local_session(0, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
+        progress("asking the executors")
+        found = check_executors(spark, files)
+    progress("done")
+    return found
 
 
 def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], None]) -> RunReport:

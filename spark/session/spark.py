@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,8 @@ def local_session(
     submitted = is_submitted()
     if not submitted:
         os.environ["JAVA_HOME"] = str(find_java().path)
+        if master.startswith("local"):  # else it is whatever python3 is on the PATH
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with TemporaryDirectory(prefix="ackwise-") as scratch:
         builder = SparkSession.builder.appName("ackwise reconcile")
         if not submitted:
