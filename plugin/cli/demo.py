@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +17,8 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ackwise.plugin.demo.demorun import Options, Played, Progress
 
 
@@ -58,7 +60,7 @@ def demo(
         open_store(store)  # a mistake in it shows here, and not in the log of a worker
     options = Options(messages, seed, out or Path(f"demo-{time.strftime('%Y%m%d-%H%M%S')}"), brokers, store, kafka, host)
     played = _play(options)
-    failed = bool(played.outcome.failures)
+    failed = bool(_failures(played))
     if as_json:
         typer.echo(json.dumps(_facts(played, options, failed)))
     else:
@@ -83,7 +85,8 @@ _STAGES = {
     "send": "the shop sends its orders",
     "bill": "the workers bill them",
     "kill": "a worker is killed",
-    "reconcile": "the ledger is checked",
+    "reconcile": "the events are audited",
+    "spark": "Spark audits them, too",
 }
 
 
@@ -109,6 +112,15 @@ def _progress() -> Iterator[tuple[Progress, Callable[[str], None]]]:
             bars.stop()
 
 
+def _failures(played: Played) -> list[str]:
+    """Return what the demo must not find, a sentence each."""
+    found, other = list(played.outcome.failures), played.on_spark
+    if not isinstance(other, str) and other.differ:
+        tables = ", ".join(f"{number:,} of {table}" for table, number in other.differ.items())
+        found.append(f"the audit on Spark differs from that on this machine in rows: {tables}")
+    return found
+
+
 def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:
     outcome = played.outcome
     return {
@@ -131,8 +143,12 @@ def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:
             "flags": dict(played.flags),
             "path": str(played.report),
             "page": str(played.page),
+            "seconds": round(played.seconds, 1),
+            "spark": {"skipped": other}
+            if isinstance(other := played.on_spark, str)
+            else {**other._asdict(), "seconds": round(other.seconds, 1)},
         },
-        "failures": list(outcome.failures),
+        "failures": _failures(played),
         "exit": int(failed),
     }
 
@@ -166,15 +182,15 @@ def _show(played: Played, options: Options) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    said = ", ".join(f"{name} {number:,}" for name, number in {**played.verdicts, **played.flags}.items() if number)
-    console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {said}")
-    console.print(
-        "[dim]Expected: the demo killed a worker on purpose, and orders billed but not yet marked as done are billed again. "
-        "If the first run reached the events, reconcile reports MULTI_EXECUTED and exits with 1; otherwise MAYBE_TWICE.[/dim]"
-    )
-    for failure in outcome.failures:
+    console.print(_verdicts(played.verdicts))
+    flags = ", ".join(f"{name} {number:,}" for name, number in played.flags.items() if number)
+    console.print(f"Flags beside the verdicts, several for some messages and none for most: {flags or 'none'}")
+    for sentence in _repeats(played):
+        console.print(sentence)
+    console.print(_audits(played))
+    for failure in _failures(played):
         console.print(f"[red]failed[/red] {escape(failure)}")
-    if not outcome.failures:
+    if not _failures(played):
         again = f"; {outcome.repeated_by_kill:,} entries are repeats of the kill" if outcome.repeated_by_kill else ""
         console.print(f"[green]Nothing was lost and the ledger is correct{again}.[/green]")
     if stock is not None:
@@ -183,6 +199,43 @@ def _show(played: Played, options: Options) -> None:
             "they were committed and are in no ledger. Stock Faust loses a message when its agent raises, and then pauses for seconds."
         )
     console.print(f"Ledger, events and logs are in {escape(str(options.out))}, the report is {escape(str(played.page))}")
+
+
+def _verdicts(verdicts: Mapping[str, int]) -> Table:
+    """Return the verdicts of the audit, which add up to all messages."""
+    from rich.table import Table
+
+    table = Table(title="Verdicts of the audit", title_justify="left", show_header=False, show_footer=True)
+    table.add_column(footer="all messages")
+    table.add_column(footer=f"{sum(verdicts.values()):,}", justify="right")
+    for name, number in verdicts.items():
+        if number:
+            table.add_row(name, f"{number:,}")
+    return table
+
+
+def _repeats(played: Played) -> list[str]:
+    """Return where the repeats of the ledger are among the verdicts."""
+    repeated = played.outcome.repeated_by_kill
+    twice, maybe = played.verdicts.get("MULTI_EXECUTED", 0), played.verdicts.get("MAYBE_TWICE", 0)
+    if not repeated and not maybe:
+        return []
+    shown = min(twice, repeated)
+    return [
+        f"Expected: the kill repeated {repeated:,} entries of the ledger, of orders that were billed and not yet marked as done.",
+        f"{shown:,} of these repeats are MULTI_EXECUTED: both runs are in the events. {repeated - shown:,} are among the {maybe:,} "
+        "MAYBE_TWICE: the killed worker could not record the first run. Of the other MAYBE_TWICE the events can't tell that they ran once.",
+    ]
+
+
+def _audits(played: Played) -> str:
+    """Return how long both audits took, and whether they agree."""
+    here = f"ackwise reconcile: exit code {played.reconcile_exit}, {played.seconds:.1f} s on this machine"
+    if isinstance(played.on_spark, str):
+        return f"{here}. Spark did not audit the events: {escape(played.on_spark)}."
+    differ = sum(played.on_spark.differ.values())
+    alike = "no row differs" if not differ else f"{differ:,} rows differ"
+    return f"{here}; {played.on_spark.seconds:.1f} s on Spark, start included: of {played.on_spark.rows:,} rows in all tables {alike}."
 
 
 def _money(cents: int) -> str:

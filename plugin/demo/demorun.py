@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import signal
 import time
@@ -17,6 +18,7 @@ from ackwise.plugin.demo.demoprocesses import DemoFailed, DemoHost, Process, Sto
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.scenario import LEVELS, DemoOutcome, Observations, Scenario, judge, make_scenario
 from ackwise.plugin.demo.shop import Observer, count_members, observe, open_topic, send
+from ackwise.plugin.local.java import find_java
 from ackwise.plugin.local.localkafka import embedded_broker, local_kafka
 from ackwise.plugin.settings.connecting import require_broker
 
@@ -50,14 +52,25 @@ class Options:
         return 2 if self.kafka else 1
 
 
+class OnSpark(NamedTuple):
+    """The same audit by Spark, compared with that of this machine."""
+
+    seconds: float
+    rows: int
+    differ: Mapping[str, int]
+    """By table, the rows that only one of both has."""
+
+
 class Played(NamedTuple):
-    """What came of it: the demo's own judgement, and what `ackwise reconcile` said and where."""
+    """What came of it: the demo's own judgement, and what `ackwise reconcile` reported and where."""
 
     outcome: DemoOutcome
     reconcile_exit: int
     report: Path
     verdicts: Mapping[str, int]
     flags: Mapping[str, int]
+    seconds: float  #: of the audit on this machine
+    on_spark: OnSpark | str  #: or why Spark did not audit
     stock: Stock | None = None  #: what the same worker did without Ackwise, where that was played
 
     @property
@@ -90,10 +103,15 @@ def play(options: Options, progress: Progress, say: Callable[[str], None]) -> Pl
     with _place(options, progress, say) as place:
         observed, stock = _run(_bill(options, host, scenario, place, progress))
     progress("reconcile", 0, 1)
-    code, report = _run(_reconcile(options.out))
+    code, report, seconds = _run(_reconcile(options.out, "local", "reconcile"))
     progress("reconcile", 1, 1)
-    said = json.loads(report.read_text())
-    return Played(judge(scenario, observed), code, report, said["verdicts"], said["flags"], stock)
+    on_spark: OnSpark | str = _missing_for_spark()
+    if not on_spark:
+        progress("spark", 0, 1)
+        on_spark = _run(_on_spark(options.out))
+        progress("spark", 1, 1)
+    found = json.loads(report.read_text())
+    return Played(judge(scenario, observed), code, report, found["verdicts"], found["flags"], seconds, on_spark, stock)
 
 
 @contextmanager
@@ -256,11 +274,33 @@ class _Patience:
         await asyncio.sleep(_LOOK)
 
 
-async def _reconcile(out: Path) -> tuple[int, Path]:
-    log = out / "reconcile.log"
-    arguments = (str(out / "events"), "--out", str(out / "reconcile"), "--writer-timeout", _WRITER_TIMEOUT)
+async def _reconcile(out: Path, engine: str, name: str) -> tuple[int, Path, float]:
+    """Audit with one engine; return the exit code, the report, and the seconds that it took."""
+    log, began = out / f"{name}.log", time.monotonic()
+    arguments = (str(out / "events"), "--out", str(out / name), "--writer-timeout", _WRITER_TIMEOUT, "--engine", engine)
     code = await run_to_end("reconcile", *arguments, log=log, environment={"COLUMNS": "160"})  # its tables are wide
-    report = out / "reconcile" / "summary.json"
+    report = out / name / "summary.json"
     if not report.exists():
         raise DemoFailed(f"the reconciliation ended with exit code {code} and without a report; it says why in {log}")
-    return code, report
+    return code, report, time.monotonic() - began
+
+
+async def _on_spark(out: Path) -> OnSpark:
+    _, _, seconds = await _reconcile(out, "spark", "reconcile-spark")
+    log = out / "comparison.log"
+    async with start("ackwise.spark.commands.samerows", str(out / "reconcile"), str(out / "reconcile-spark"), log=log) as process:
+        if await process.wait() != 0:
+            raise DemoFailed(f"the tables of both audits can't be compared; the reason is in {log}")
+    found = json.loads(log.read_text().splitlines()[-1])
+    return OnSpark(seconds, found["rows"], found["differ"])
+
+
+def _missing_for_spark() -> str:
+    """Return why Spark can't audit here, as a sentence, or an empty text."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed"
+    try:
+        find_java()
+    except ConfigurationError as error:
+        return str(error)
+    return ""

@@ -1,4 +1,4 @@
-"""The report as tables in a terminal: the books first, then the verdicts, then what somebody should look at."""
+"""The report as tables in a terminal: the accounts first, then verdicts and flags, then what needs a look."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def show(report: RunReport, console: Console) -> None:
         console.print(_produced(report.produced))
     if report.verdicts:
         console.print(_verdicts(report))
+    if report.flags:
+        console.print(_flags(report))
     if report.findings or report.doubtful or report.missing:
         console.print(_findings(report))
     if report.unlisted:
@@ -130,7 +132,7 @@ def _facts(report: RunReport) -> str:
 
 
 def _books(books: Sequence[Book]) -> Table:
-    table = Table(title="Books: every offset up to the last commit", title_justify="left")
+    table = Table(title="Accounts: every offset up to the last commit", title_justify="left")
     present = sorted({verdict for book in books for verdict in book.verdicts})
     groups = {book.partition.group for book in books}
     if len(groups) > 1:
@@ -170,14 +172,23 @@ def _produced(production: Production) -> Table:
 
 
 def _verdicts(report: RunReport) -> Table:
-    table = Table(title="Verdicts", title_justify="left")
-    table.add_column("verdict", overflow="fold")
-    table.add_column("messages", justify="right", overflow="fold")
+    """Return one verdict a row, which add up to all messages."""
+    table = Table(title="Verdicts: one on each message", title_justify="left", show_footer=True)
+    table.add_column("verdict", footer="all", overflow="fold")
+    table.add_column("messages", footer=f"{sum(report.verdicts.values()):,}", justify="right", overflow="fold")
     table.add_column("", overflow="fold")
     for verdict, number in report.verdicts.items():
         table.add_row(verdict.name, _count(number, verdict), report.meaning(verdict))
+    return table
+
+
+def _flags(report: RunReport) -> Table:
+    table = Table(title="Flags: beside the verdict, several on some messages", title_justify="left")
+    table.add_column("flag", overflow="fold")
+    table.add_column("messages", justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
     for flag, number in report.flags.items():
-        table.add_row(f"[dim]+ {flag.name}[/]", _count(number, flag), f"[dim]{FLAG_MEANINGS[flag]}[/]")
+        table.add_row(flag.name, _count(number, flag), FLAG_MEANINGS[flag])
     return table
 
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as pq
 import pytest
 from tests.databases.server import Endpoint
 
 from ackwise.plugin.demo.demoprocesses import HOSTS
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.scenario import PlannedFate, make_scenario
+from ackwise.spark.commands.samerows import differing
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]  # plays whole demos, and reconciles them on Spark
 
@@ -59,6 +61,13 @@ def test_a_killed_worker_loses_nothing_and_the_reconciliation_comes_to_the_same_
     assert verdicts["EXACTLY_ONCE"] + maybe + twice == facts["billed"]
     assert twice <= facts["repeated_by_kill"] <= twice + maybe
     assert facts["report"]["flags"].get("AMBIGUOUS_EXEC", 0) <= HOSTS["aiokafka"].in_flight
+    on_spark = facts["report"]["spark"]
+    assert (on_spark["rows"] >= MESSAGES, on_spark["differ"]) == (True, {}), "no row of a table differs between the engines"
+    local, spark = tmp_path / "out" / "reconcile", tmp_path / "out" / "reconcile-spark"
+    assert differing(local, spark) == (on_spark["rows"], {})
+    file = next((spark / "verdicts").glob("*.parquet"))
+    pq.write_table(pq.read_table(file).slice(1), file)
+    assert differing(local, spark)[1] == {"verdicts": 1}
 
 
 @pytest.mark.nightly

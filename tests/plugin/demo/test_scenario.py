@@ -11,9 +11,9 @@ from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.runs.agent import Agent
-from ackwise.plugin.cli.demo import _show
+from ackwise.plugin.cli.demo import _failures, _show
 from ackwise.plugin.demo.demoprocesses import HOSTS, Stock, find_host, judge_stock, stock_records
-from ackwise.plugin.demo.demorun import Options, Played
+from ackwise.plugin.demo.demorun import OnSpark, Options, Played
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader, LedgerWriter
 from ackwise.plugin.demo.scenario import (
     MAX_BATCH,
@@ -176,14 +176,36 @@ def test_the_table_counts_each_order_once_and_says_beside_it_what_the_kill_repea
     ledger = list(perfect(SCENARIO).ledger)
     outcome = judged(ledger=ledger + ledger[:10])
     out = Path("demo")
-    _show(Played(outcome, 1, out / "summary.json", {"MULTI_EXECUTED": 10}, {}), Options(4000, 1, out))
+    verdicts, flags = {"MULTI_EXECUTED": 7, "MAYBE_TWICE": 30, "EXACTLY_ONCE": 3963}, {"AMBIGUOUS_EXEC": 35}
+    _show(Played(outcome, 1, out / "summary.json", verdicts, flags, 1.5, OnSpark(40.0, 4000, {})), Options(4000, 1, out))
     printed = capsys.readouterr().out
     rows = {name.strip(): number.strip() for _, name, number, *_ in (line.split("│") for line in printed.splitlines() if "│" in line)}
     assert (rows["billed"], rows["repeated by the kill"]) == (f"{outcome.billed:,}", "10")
     assert rows["charged"] == rows["to be charged"]
     assert rows["charged again"] == f"{outcome.repeated_cents / 100:,.2f}" != "0.00"
     assert "10 entries are repeats of the kill" in printed
-    assert "Expected: the demo killed a worker on purpose" in printed
+    assert rows["all messages"] == "4,000"
+    said = " ".join(printed.split())
+    assert "AMBIGUOUS_EXEC 35" in said
+    assert "Expected: the kill repeated 10 entries of the ledger" in said
+    assert "7 of these repeats are MULTI_EXECUTED" in said
+    assert "3 are among the 30 MAYBE_TWICE" in said
+    assert "1.5 s on this machine; 40.0 s on Spark, start included: of 4,000 rows in all tables no row differs" in said
+
+
+@each("on_spark", [OnSpark(40.0, 4000, {"verdicts": 2}), "no Java of version 17 was found"])
+def test_a_row_that_differs_fails_the_demo_and_a_machine_without_java_does_not(
+    on_spark: OnSpark | str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = Played(judged(), 0, Path("demo/summary.json"), {}, {}, 1.5, on_spark)
+    _show(played, Options(4000, 1, Path("demo")))
+    printed = " ".join(capsys.readouterr().out.split())
+    if isinstance(on_spark, str):
+        assert _failures(played) == []
+        assert "Spark did not audit the events: no Java of version 17 was found." in printed
+    else:
+        assert _failures(played) == ["the audit on Spark differs from that on this machine in rows: 2 of verdicts"]
+        assert "Nothing was lost" not in printed
 
 
 def test_without_ackwise_an_order_that_was_committed_past_and_not_billed_is_lost_and_one_that_was_not_passed_is_not() -> None:
@@ -199,7 +221,7 @@ def test_without_ackwise_an_order_that_was_committed_past_and_not_billed_is_lost
 
 
 def test_what_stock_faust_lost_is_told_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    played = Played(judged(), 0, Path("demo/summary.json"), {}, {}, Stock(passed=143, lost=6))
+    played = Played(judged(), 0, Path("demo/summary.json"), {}, {}, 1.5, "no Java was found", Stock(passed=143, lost=6))
     _show(played, Options(4000, 1, Path("demo"), host="faust"))
     printed = " ".join(capsys.readouterr().out.split())
     assert "Nothing was lost and the ledger is correct. The same worker without Ackwise lost 6 of the first 143 orders" in printed

@@ -31,7 +31,7 @@ def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(
     root = root_of(tmp_path / "root", History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:CFB 2:CFX 1@2:CS W=3"))
     result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
     assert result.exit_code == 0, result.output
-    assert result.output.index("Books") < result.output.index("Verdicts")
+    assert result.output.index("Accounts") < result.output.index("Verdicts")
     assert result.output.splitlines()[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
     assert "Nothing was lost, nothing was done twice" in (tmp_path / "out" / "report.html").read_text()
     assert summary(tmp_path / "out")["verdicts"] == {"DEAD_LETTERED": 1, "EXACTLY_ONCE": 2}

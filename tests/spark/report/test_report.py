@@ -123,7 +123,7 @@ def test_json_names_verdicts_flags_and_times() -> None:
 
 def test_the_tables_show_books_first_and_neighbours_as_a_range() -> None:
     text = printed(FULL)
-    assert text.index("Books") < text.index("Verdicts") < text.index("To look at")
+    assert text.index("Accounts") < text.index("Verdicts") < text.index("To look at")
     assert "3–4, 9" in text
     assert "6–7" in text
     assert "anomalies: 5 things to look at" in text
@@ -176,7 +176,7 @@ def test_a_doubt_is_said_beside_an_anomaly_and_beside_missing_events() -> None:
 
 def test_what_was_produced_is_printed_and_counted() -> None:
     text = printed(PRODUCED)
-    assert text.index("Books") < text.index("Produced, by what became of it") < text.index("Verdicts")
+    assert text.index("Accounts") < text.index("Produced, by what became of it") < text.index("Verdicts")
     assert "NOT_PUBLISHED: 2 records to be produced, and long without coordinates" in text
     assert "ORPHAN_CONSUMED: 10 records consumed, though nobody says that they were produced" in text
     assert (PRODUCED.anomalies, PRODUCED.exit_code, PRODUCED.verdicts[Verdict.LOST_PRODUCED]) == (9, ExitCode.ANOMALIES, 4)
