@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -47,7 +47,6 @@ from rich.table import Table
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import EVENT_SCHEMA
 from ackwise.spark.events.sources import Evidence, gathered
-from ackwise.spark.fold.cache import brought_up, opened
 from ackwise.spark.job import reconcile
 from ackwise.spark.session.spark import local_session
 
@@ -132,8 +131,6 @@ def run(options: argparse.Namespace, console: Console) -> Figures:
         ):
             costs = _rounds(_Bench(spark, folder, evidence), options.rounds, options.only, console)
             rows = [*_judged(costs), *_of_one(costs, sets)]
-            if options.days:
-                rows += measure_day(spark, folder / "days", options.days, console)
         if options.large:
             rows += _large(folder / "large", options.large, console)
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
@@ -238,45 +235,6 @@ def _row(name: str, bound: float, values: Sequence[float]) -> Row:
     return Row(name, f"at most {bound:g}", median, min(values), max(values), median <= bound)
 
 
-def measure_day(spark: SparkSession, folder: Path, events: int, console: Console) -> list[Row]:
-    """What day N costs with a state: fold its files, and judge since its start. `events` a day, for six days."""
-    days = 6
-    generate(Shape(events * days, 9, days=days), folder)
-    meter, state_folder, added, judged, bare = Meter(spark), folder / "state", [], [], []
-    with gathered([folder], folder / ".live") as evidence:
-        dates = sorted({_date(path) for path in evidence.files})[:days]
-        for number, date in enumerate(dates):
-            seen = tuple(path for path in evidence.files if _date(path) <= date)
-            today = replace(evidence, files=tuple(path for path in seen if _date(path) == date))
-            until = replace(evidence, files=seen)
-            read = spark.read.option("__globPaths__", "false").schema(EVENT_SCHEMA).parquet(*map(str, today.files))
-            with opened(state_folder, [folder]) as state:
-                bare.append(meter.measure(lambda read=read: exhaust(bare_count(read))))  # type: ignore[misc]  # bound at once
-                added.append(meter.measure(lambda state=state, until=until: brought_up(spark, state, until)))  # type: ignore[misc]  # the same
-                out = folder / f"run-{number}"
-                out.mkdir()
-                config = ReconcileConfig(since=Shape(events, days=days).begin_of(number))
-                judged.append(
-                    meter.measure(
-                        lambda state=state, until=until, out=out, config=config: reconcile(  # type: ignore[misc]  # the same
-                            spark, until, out=out, run_id="day", config=config, state=state
-                        )
-                    )
-                )
-            console.print(f"[dim]day {number + 1}: folding CPU {added[-1].cpu:.1f} s, judging CPU {judged[-1].cpu:.1f} s[/]")
-    # The first two days warm up.
-    ratios = [one.cpu / other.cpu for one, other in zip(added[2:], bare[2:], strict=True)]
-    growth = [judged[-1].cpu / judged[2].cpu, added[-1].cpu / added[2].cpu]
-    return [
-        _row("P7 folding a day: CPU ÷ that of its bare count", 2.6, ratios),
-        _row(f"P7 judging since its start: CPU of day {days} ÷ day 3", 1.25, growth[:1]),
-    ]
-
-
-def _date(path: Path) -> str:
-    return next(part for part in path.parts if part.startswith("dt="))
-
-
 def _large(folder: Path, events: int, console: Console) -> list[Row]:
     """The large set in their own processes."""
     console.print(f"making {events:,} events")
@@ -344,7 +302,6 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=2_000_000, help="about so many; some are added for what must be there")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", type=lambda text: text.split(";"), default=[], help="these ways, separated by semicolons")
-    parser.add_argument("--days", type=int, default=200_000, help="events a day for the cost of day N; 0 leaves it out")
     parser.add_argument("--large", type=int, default=0, help="events of the set for their own processes; 0 leaves it out")
     parser.add_argument("--folder", type=Path, help="where to write; by default a temporary folder. Some 60 bytes an event")
     parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")

@@ -8,11 +8,9 @@ from pathlib import Path
 
 from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.events.schema import project
 from ackwise.spark.events.sources import Evidence, read_events
-from ackwise.spark.fold.cache import FoldedState, State, brought_up, evidence_since
 from ackwise.spark.fold.folded import FoldedEvents
-from ackwise.spark.frames import DataFrame, SparkSession
+from ackwise.spark.frames import SparkSession
 from ackwise.spark.judge.books import Book, check, keep
 from ackwise.spark.judge.produced import read_produced
 from ackwise.spark.judging import Judgement, Progress, conclude
@@ -41,7 +39,6 @@ def reconcile(
     run_id: str,
     config: ReconcileConfig,
     produced: Path | None = None,
-    state: State | None = None,
     claims: Claims | None = None,
     last_commits: Sequence[LastCommit] = (),
     engine: str = "spark",
@@ -50,15 +47,14 @@ def reconcile(
 ) -> RunReport:
     """Judge the events of `evidence` and write tables, `plan.jsonl`, `report.html` and `summary.json` to the folder `out`.
 
-    `produced` is a file or folder that `read_produced` takes; files that `state` knows are not folded again; `claims`
-    are compared with the verdicts; `last_commits` are those that the brokers keep. `engine` is the name of
-    what `spark` is; commands on the page name the `app`. `summary.json` is written last: a folder that has it is complete.
+    `produced` is a file or folder that `read_produced` takes; `claims` are compared with the verdicts; `last_commits` are those that
+    the brokers keep. `engine` is the name of what `spark` is; commands on the page name the `app`. `summary.json` is written last: a
+    folder that has it is complete.
     `progress` is called with each step. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     produced_rows = None if produced is None else read_produced(spark, produced)
-    folded = FoldedEvents(spark, evidence) if state is None else brought_up(spark, state, evidence, progress)
+    folded = FoldedEvents(spark, evidence)
     found = conclude(spark, folded, config, evidence.logs, progress, produced_rows, last_commits)
-    events = folded.events if isinstance(folded, FoldedEvents) else project(read_events(spark, evidence_since(evidence, config.since)))
     try:
         counts = write_tables(spark, found, out, config, progress)
         books = keep(found.facts, found.commits, counts.booked, counts.absent)
@@ -67,9 +63,7 @@ def reconcile(
         compared = _compare(spark, found, claims, out, config, progress)
         plan = plan_repair(spark, found, counts, out, run_id, config)
         progress("drawing the page")
-        details = compute_details(spark, _judged(found, counts, events, books), out, evidence, config)
-        if isinstance(folded, FoldedState):
-            folded.keep_open(found.judged)
+        details = compute_details(spark, _judged(found, counts, books), out, evidence, config)
     finally:
         found.release()
     production = production_of(found, counts, "" if produced is None else str(produced))
@@ -85,7 +79,7 @@ def _check_sample(spark: SparkSession, found: Judgement, evidence: Evidence, con
         progress(f"judging {config.verify_sample} messages once more, by the plain algebra")
         every = read_events(spark, evidence)
         check_sample(
-            spark, Sampled(found.facts, found.commits, found.blind, found.taken, found.marked, found.judged, found.settled, every), config
+            spark, Sampled(found.facts, found.commits, found.blind, found.taken, found.marked, found.judged, found.every, every), config
         )
 
 
@@ -95,14 +89,23 @@ def _compare(
     if claims is None:
         return None
     progress(f"comparing the claims in {claims.store}")
-    return audit(claims, found.facts, found.judged, found.settled, names(spark, found.facts), out, config)
+    return audit(
+        claims,
+        found.facts,
+        found.judged.unionByName(found.clean, allowMissingColumns=True),
+        found.every,
+        names(spark, found.facts),
+        out,
+        config,
+    )
 
 
-def _judged(found: Judgement, counts: Counts, events: DataFrame, books: Sequence[Book]) -> Judged:
+def _judged(found: Judgement, counts: Counts, books: Sequence[Book]) -> Judged:
     return Judged(
         facts=found.facts,
         holes=found.holes,
-        events=events,
+        events=found.events,
+        messages=found.messages,
         judged=found.judged.where("concerned"),
         settled=found.settled,
         books=books,

@@ -3,7 +3,8 @@
 survey     who wrote, about which partitions     → facts, and what "now" is
 holes      which events are missing              → what can't be known
 commits    how far each group got                → which offsets there are to account for
-fold       the state of each message             → its verdict
+clean      64 offsets at a time                  → which messages ran once and need no other look
+fold       the state of each other message       → its verdict
 words      which offsets no event is about       → theirs, and what became of what was produced
 """
 
@@ -15,20 +16,25 @@ from typing import Any, TypeVar
 
 from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.bitmap import word_of
 from ackwise.spark.events.logs import NO_LOGS, Logs
 from ackwise.spark.events.schema import micros
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.fold.facts import CommitRow, Committed, Facts, Named, SurveyRow, committed_by, establish
-from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
+from ackwise.spark.fold.folded import FoldedEvents
 from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, pieces, unwritten
+from ackwise.spark.fold.messages import claimed_successes, fold
+from ackwise.spark.fold.runs import events_of, is_in
 from ackwise.spark.fold.survey import committed, named, passed, strange, unreported_commits
-from ackwise.spark.frames import DataFrame, Row, SparkSession
+from ackwise.spark.frames import DataFrame, F, Row, SparkSession
 from ackwise.spark.judge.books import domains
+from ackwise.spark.judge.clean import cleared, excluded, mates_of, times_by_word
 from ackwise.spark.judge.context import context, delay_partitions
-from ackwise.spark.judge.offsets import offset_words, seen_by_messages, unproved_gaps
+from ackwise.spark.judge.offsets import offset_words, seen_by, seen_in, unproved_gaps
 from ackwise.spark.judge.produced import Produced
 from ackwise.spark.judge.unreported import Left, Mark, left, unreported, without_holes
 from ackwise.spark.judge.verdicts import follow_epochs, judge, keys, logical, mark_provisional, repeated, settle_repeated, settle_suppressed
+from ackwise.spark.results.tables import names
 from ackwise.spark.session.rows import at_once, rows_of
 
 __all__ = ["Judgement", "Progress", "conclude", "weigh"]
@@ -44,9 +50,17 @@ class Judgement:
     facts: Facts
     holes: Sequence[Hole]
     commits: Mapping[int, Committed]
+    events: DataFrame
+    """The events about partitions, and those about messages that are not clean; projected."""
+    messages: DataFrame
+    """The messages of runs, see `fold.runs`."""
     judged: DataFrame
     settled: DataFrame
-    """One row per message that is judged: its state, its context, `verdict` and `flags`."""
+    """One row per message that is judged and not clean: its state, its context, `verdict` and `flags`."""
+    clean: DataFrame
+    """One row per clean message, with the same columns but `state`."""
+    mates: DataFrame
+    """The clean messages whose dedup hash others have, too."""
     failed: DataFrame
     """The dedup hashes where deduplication failed, see `logical`."""
     words: DataFrame
@@ -61,6 +75,11 @@ class Judgement:
     """The number of events that were passed over as unknown."""
     kept: Sequence[DataFrame]
     """The frames that are cached until `release`."""
+
+    @property
+    def every(self) -> DataFrame:
+        """The rows of `settled` and of the clean messages that are judged."""
+        return self.settled.unionByName(self.clean.where("concerned"), allowMissingColumns=True)
 
     def release(self) -> None:
         """Drop the cached frames."""
@@ -82,7 +101,7 @@ def weigh(
 
 def conclude(
     spark: SparkSession,
-    folded: Folded,
+    folded: FoldedEvents,
     config: ReconcileConfig,
     logs: Logs = NO_LOGS,
     progress: Progress = lambda step: None,
@@ -92,10 +111,10 @@ def conclude(
     """Judge folded events. What needs all of them is decided here."""
     progress("surveying the events")
     moves = folded.steps.persist()
-    rows, names, passages, unsaid, doubtful = at_once(
+    rows, said, passages, unsaid, doubtful = at_once(
         folded.survey, named(moves), passed(moves), unreported_commits(moves), unproved_gaps(moves)
     )
-    facts = establish(_as(rows, SurveyRow), config, logs, _as(names, Named), last_commits)
+    facts = establish(_as(rows, SurveyRow), config, logs, _as(said, Named), last_commits)
     progress("looking for missing events")
     between, last = folded.holes(facts.writers), unwritten(facts)
     gone = sorted([*between, *last])
@@ -108,11 +127,21 @@ def conclude(
     known_commits, open_ranges = at_once(committed(moves, facts.as_of, delay_partitions(spark, facts), since), had)
     commits = committed_by(_as(known_commits, CommitRow))
     taken = without_holes(_as(open_ranges, Mark))
-    judged = _judged(spark, folded, facts, commits, blind, taken, marked, since, grace).persist()
-    keyed = keys(judged).persist()
-    kept = [moves, judged, keyed]
+    contexts = context(spark, facts, commits, blind, None if since is None else since - grace)
+    open_still = unreported(spark, folded, facts, taken, marked).persist()
+    masks = folded.words(excluded(spark, facts.views, commits, open_still), facts.views).persist()
+    every = folded.messages.withColumn("word", word_of("offset")).join(masks, ["mk", "word"])
+    clean = cleared(every, contexts, since, grace).persist()
+    named_views = names(spark, facts)
+    others = events_of(every.where(~is_in("clean"))).join(F.broadcast(named_views), "mk")
+    events = folded.events.unionByName(others, allowMissingColumns=True)
+    states = fold(events, facts.live_writers, facts.mute)
+    judged = judge(states, contexts, _stretches(spark, commits, blind), open_still, facts.as_of, grace, since).persist()
+    mates = mates_of(judged, clean).persist()
+    keyed = keys(judged.unionByName(mates, allowMissingColumns=True)).persist()
+    kept = [moves, open_still, masks, clean, judged, mates, keyed]
     if not (twice := repeated(judged)).isEmpty():
-        kept.append(successes := folded.claimed_successes(twice).persist())
+        kept.append(successes := claimed_successes(events, twice).persist())
         judged = settle_repeated(judged, successes)
     settled = settle_suppressed(judged, keyed, facts.as_of)
     known = mark_provisional(follow_epochs(settled, spark, facts.views), facts.as_of, micros(config.lateness))
@@ -124,44 +153,35 @@ def conclude(
         produced = Produced.survey(produced_rows, sent, facts.as_of, grace, blind_clusters)
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         evidence = produced.evidence(spark, facts, expected, blind, resumed)
-    seen = folded.seen if since is not None else seen_by_messages(judged)
+    seen = [seen_in(masks, named_views), times_by_word(folded.messages, named_views), seen_by(folded.events)]
     words = offset_words(seen, moves, spark, expected, blind, grace, evidence, is_any_unproved=bool(doubtful)).persist()
     failed = logical(settled, keyed)
     kept += [words, *folded.cached]
     passed_over = strange(moves).count() if facts.strange else 0
     return Judgement(
-        facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, marked, passed_over, kept
+        facts=facts,
+        holes=gone,
+        commits=commits,
+        events=events,
+        messages=folded.messages,
+        judged=judged,
+        settled=known.where("concerned"),
+        clean=clean,
+        mates=mates,
+        failed=failed,
+        words=words,
+        produced=produced,
+        blind=blind,
+        taken=taken,
+        marked=marked,
+        strange=passed_over,
+        kept=kept,
     )
 
 
-def _judged(
-    spark: SparkSession,
-    folded: Folded,
-    facts: Facts,
-    commits: Mapping[int, Committed],
-    blind: Blindness,
-    taken: Sequence[Left],
-    marked: Collection[int],
-    since: int | None,
-    grace: int,
-) -> DataFrame:
-    begin = None if since is None else since - grace
-    states = folded.messages(facts.live_writers, facts.mute, None if begin is None else _horizon(facts, commits, begin))
+def _stretches(spark: SparkSession, commits: Mapping[int, Committed], blind: Blindness) -> DataFrame:
     rewound = {pk: commit.rewound for pk, commit in commits.items()}
-    return judge(
-        states,
-        context(spark, facts, commits, blind, begin),
-        rows_of(spark, pieces(blind.unsettled, rewound), "pk long, start long, end long, unsettled boolean, rewound boolean"),
-        unreported(spark, folded, facts, taken, marked),
-        facts.as_of,
-        grace,
-        since,
-    )
-
-
-def _horizon(facts: Facts, commits: Mapping[int, Committed], since: int) -> Horizon:
-    retention = max((group.retention for group in facts.groups.values()), default=0)
-    return Horizon(since - retention, {pk: commit.resumed for pk, commit in commits.items() if commit.resumed is not None})
+    return rows_of(spark, pieces(blind.unsettled, rewound), "pk long, start long, end long, unsettled boolean, rewound boolean")
 
 
 def _as(rows: Iterable[Row], kind: type[_Row]) -> list[_Row]:

@@ -37,6 +37,7 @@ from ackwise.spark.results.tables import (
     names,
     offsets,
     orphan_rows,
+    range_rows,
     tallies,
     unsent_rows,
     verdict_rows,
@@ -84,18 +85,19 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
     named, time = names(spark, found.facts), _time(found.facts, config)
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
+    _write(range_rows(found.clean.where("concerned"), named), out / "ranges")
     progress("counting messages, keys and offsets")
     counted, worst, in_doubt, copies, hashes, partitions, took = at_once(
-        tallies(found.settled, time),
+        tallies(found.every, time),
         findings(found.settled, named, config.listed),
         doubtful(found.settled, named, config.listed),
         copy_tallies(found.settled),
         logical_tallies(found.failed),
         _offsets(found),
-        latencies(found.judged.where("concerned"), streams(spark, found.facts)),
+        latencies(found.every, streams(spark, found.facts)),
     )
     progress("writing what is wrong")
-    _write(logical_rows(found.settled, sized(found.failed, _number(hashes)), named), out / "logical")
+    _write(logical_rows(_keyed(found), sized(found.failed, _number(hashes)), named), out / "logical")
     missing = _write_missing(spark, found, named, partitions, out, config)
     return Counts(
         kinds=counted,
@@ -115,6 +117,11 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         delays=delays_of(found.facts, counted),
         timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
     )
+
+
+def _keyed(found: Judgement) -> DataFrame:
+    """Return the messages that are not clean, and those that are and whose dedup hash others have."""
+    return found.settled.unionByName(found.mates.where("concerned"), allowMissingColumns=True)
 
 
 def _accounts(found: Judgement) -> dict[str, Column]:
@@ -171,7 +178,7 @@ def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path
     if any(kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP for kind in counts.tallies):
         frames.append(of_messages(found.settled, named, provisional=config.plan_provisional))
     if counts.logical:
-        frames.append(of_keys(found.settled, sized(found.failed, _number(counts.logical)), named))
+        frames.append(of_keys(_keyed(found), sized(found.failed, _number(counts.logical)), named))
     if counts.missing:
         frames.append(of_offsets(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing"))))
     if found.produced is not None and found.produced.number_of(ProducedVerdict.PARKED):
@@ -205,7 +212,7 @@ def _booked(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict
     if len(of_view) == len(set(of_view.values())):
         return [(of_view[row["mk"]], Verdict(row["verdict"]), row["count"]) for row in counted if row["is_booked"]]
     # Messages of several handlers may share an offset.
-    return [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.settled).collect()]
+    return [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.every).collect()]
 
 
 def _time(facts: Facts, config: ReconcileConfig) -> Buckets:

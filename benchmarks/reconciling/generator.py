@@ -53,7 +53,6 @@ _CODE, _WHO, _ATTEMPT, _RUN, _AT, _OLDER, _MARKED = (np.array(column, np.int64) 
 _ATTRS: Final = ('{"out_of_order": true}', '{"outcome": "dead"}', '{"redrive": "redrive-1"}')
 _ATTR_OF: Final = np.zeros(max(EventCode) + 1, np.int64)
 _ATTR_OF[[EventCode.DUP_SUPPRESSED, EventCode.REDELIVERED, EventCode.DEAD_LETTERED]] = 1, 2, 2
-_RUNS: Final = 4  # more executions than any message has
 
 
 class Made(NamedTuple):
@@ -336,7 +335,7 @@ class _World:
         step = _FIRST_STEP[fate][of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
         code, run, attempt, time_of = _CODE[step], _RUN[step], _ATTEMPT[step], times[of]
         numbers = np.array([self._writers[group, each].number for each in (worker, self._other(Who.STANDBY), self._other(Who.VICTIM))])
-        execution = (numbers[_WHO[step]] << 40) + (self._executions + of) * _RUNS + run
+        execution = (numbers[_WHO[step]] << 40) + (run << 36) + self._executions + of
         self._executions += len(counts)
         sent, ran = code == EventCode.SENT_BACK, (code == EventCode.SUCCEEDED) | (code == EventCode.FAILED)
         ts = time_of + _AT[step]

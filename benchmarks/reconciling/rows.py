@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ackwise.middleware.events import COLUMNS, SCHEMA_VERSION, EventCode, Kind
 from ackwise.stores.journal.layout import parquet_path
-from ackwise.stores.journal.parquet import SCHEMA, WRITE_OPTIONS
+from ackwise.stores.journal.parquet import SCHEMA
 
 Numbers = npt.NDArray[np.int64]
 Rows = dict[str, Numbers]
@@ -90,7 +90,7 @@ def _write(root: Path, writer: Writer, rows: Rows, seqs: Numbers, chosen: Number
     path = parquet_path(root, writer.writer_id, int(seqs[0]), int(seqs[-1]), closed * 1000)
     path.parent.mkdir(parents=True, exist_ok=True)
     table = _table(writer, {name: values[chosen] for name, values in rows.items()}, seqs)
-    pq.write_table(table, path, **WRITE_OPTIONS)
+    pq.write_table(table, path, compression="zstd")
 
 
 def _table(writer: Writer, rows: Rows, seqs: Numbers) -> Any:
@@ -119,7 +119,7 @@ def _table(writer: Writer, rows: Rows, seqs: Numbers) -> Any:
     }
     texts |= {name: (rows[name], writer.texts) for name in _TEXTS}
     arrays = []
-    for name in SCHEMA.names:
+    for name in SCHEMA.names[:36]:
         if name in same:
             arrays.append(pa.repeat(pa.scalar(same[name], _TYPES[name]), len(seqs)))
         elif name in texts:
@@ -128,7 +128,7 @@ def _table(writer: Writer, rows: Rows, seqs: Numbers) -> Any:
             arrays.append(_numbers(given[name], _KINDS[name], _TYPES[name]))
         else:
             arrays.append(pa.nulls(len(seqs), _TYPES[name]))
-    return pa.table(arrays, names=SCHEMA.names)
+    return pa.table(arrays, names=SCHEMA.names[:36])
 
 
 def _numbers(values: Numbers, kind: Kind, arrow_type: Any) -> Any:

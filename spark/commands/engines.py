@@ -20,8 +20,8 @@ __all__ = ["FEW", "Computing", "choose", "computing", "require"]
 
 #: Events below which Spark's start alone takes longer than the local engine needs for all of them.
 FEW: Final = 200_000
-#: Options that only Spark has, and those with which it is usually needed: a state and a table are kept for many events.
-_ONLY_SPARK: Final = frozenset({"--state", "--master", "--driver-memory", "--conf", "spark-submit"})
+#: Options that only Spark has, and those with which it is usually needed: a table is kept for many events.
+_ONLY_SPARK: Final = frozenset({"--master", "--driver-memory", "--conf", "spark-submit"})
 
 
 class Computing(NamedTuple):

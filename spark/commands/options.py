@@ -39,7 +39,6 @@ __all__ = [
     "Produced",
     "Retention",
     "Since",
-    "State",
     "Strict",
     "VerifySample",
     "Topic",
@@ -74,9 +73,6 @@ EventFolders = Annotated[
     typer.Argument(metavar="EVENTS", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
 ]
 Out = Annotated[Path | None, typer.Option(help="Where report.html, summary.json and the tables go. Default: runs/ in the first folder.")]
-State = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Keep there what is folded from the events, so that each file is folded once.")
-]
 Produced = Annotated[
     Path | None,
     typer.Option(

@@ -35,7 +35,6 @@ def reconcile(
     produced: options.Produced = None,
     claims: options.Claims = None,
     brokers: options.Brokers = None,
-    state: options.State = None,
     verify_sample: options.VerifySample = 0,
     strict: options.Strict = False,
     plan_provisional: options.PlanProvisional = False,
@@ -68,7 +67,7 @@ def reconcile(
         as_of=as_of, since=since, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention
     )
     config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional)
-    request = Request(events, config, produced, claims, brokers, state, asked, engine_of(master, driver_memory, conf or ()))
+    request = Request(events, config, produced, claims, brokers, asked, engine_of(master, driver_memory, conf or ()))
     chosen = Format.JSON if as_json else output
     if check_cluster:
         typer.echo(_check_cluster(request))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +29,7 @@ __all__ = ["Request", "check", "examine", "new_run_id", "run"]
 
 #: The files of a run in its folder; all others belong to somebody else.
 _OURS: Final = {
-    "verdicts", "logical", "missing", "produced", "claims", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl",
+    "ranges", "verdicts", "logical", "missing", "produced", "claims", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl",
     "report.html", ".report.html", "summary.json", ".summary.json", ".live", ".reach",
 }  # fmt: skip
 #: The files of an earlier run that are removed before this one begins.
@@ -45,7 +45,6 @@ class Request:
     produced: Path | None
     claims: str | None
     brokers: str | None
-    state: Path | None
     asked: EngineName
     engine: Engine
     begun: Callable[[EngineName, Engine], Computing] = computing
@@ -57,7 +56,7 @@ class Request:
     def given(self) -> set[str]:
         """The names of options that have a say in which engine judges."""
         since = None if self.is_followed else self.config.since
-        values = {"--since": since, "--produced": self.produced, "--state": self.state}
+        values = {"--since": since, "--produced": self.produced}
         return {name for name, value in values.items() if value is not None}
 
 
@@ -106,20 +105,18 @@ def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], N
     from ackwise.spark.commands.lastcommits import commits_at, is_app
     from ackwise.spark.events.damage import without_damaged
     from ackwise.spark.events.sources import gathered, refuse_nothing
-    from ackwise.spark.fold.cache import opened
     from ackwise.spark.job import reconcile as judge
 
-    roots, state = request.roots, request.state
+    roots = request.roots
     table = None if request.claims is None else _claim_table(request.claims)
     try:
         if request.brokers is not None:
             progress("asking for the last commits")
         last = () if request.brokers is None else commits_at(request.brokers, roots)
-        with _prepared(folder), nullcontext() if state is None else opened(state, roots) as known:
+        with _prepared(folder):
             progress("gathering the events")
-            with gathered(roots, folder / ".live", () if known is None else known) as evidence:
-                if known is None or not known.deltas():
-                    refuse_nothing(evidence)
+            with gathered(roots, folder / ".live") as evidence:
+                refuse_nothing(evidence)
                 chosen = request.begun(choose(request.asked, events_in(evidence.files), request.given, request.engine), request.engine)
                 progress(f"{chosen.starting} {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
                 with _explained(chosen), chosen.begin(evidence, folder) as spark:
@@ -130,7 +127,6 @@ def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], N
                         run_id=run_id,
                         config=request.config,
                         produced=request.produced,
-                        state=known,
                         claims=None if table is None else _read(table, spark, chosen, progress),
                         last_commits=last,
                         engine=chosen.name,

@@ -99,6 +99,8 @@ def _kind(type: Any) -> str:
 
     if pa.types.is_dictionary(type):
         return _kind(type.value_type)
+    if pa.types.is_list(type):
+        return f"list of {_kind(type.value_type)}"
     if pa.types.is_signed_integer(type):
         return "integer"
     return "text" if pa.types.is_string(type) or pa.types.is_large_string(type) else str(type)

@@ -107,8 +107,8 @@ def told_by() -> Column:
     return F.when(is_any(EventCode.SUCCEEDED), F.get_json_object("attrs", "$.writer").try_cast("long"))
 
 
-def project(events: DataFrame) -> DataFrame:
-    """Return the columns that the job needs; rows without writer, type or time are left out.
+def project(events: DataFrame, *also: str) -> DataFrame:
+    """Return the columns that the job needs, and `also` these; rows without writer, type or time are left out.
 
     `pk` identifies a partition as a group reads it and `mk` a handler's view of it within one dedup epoch. A message
     is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin`: it was
@@ -152,6 +152,7 @@ def project(events: DataFrame) -> DataFrame:
         "attrs",
         "proved",
         "mono_ns",
+        *also,
     )
     keyed = named.withColumn("pk", F.xxhash64("cluster", "group_id", "topic", "topic_id", "partition"))
     return keyed.withColumn("mk", F.xxhash64("pk", "handler", "dedup_epoch"))

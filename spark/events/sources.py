@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import EVENT_COLUMNS
 from ackwise.spark.events.damage import damage, strangeness
 from ackwise.spark.events.disputed import Disputed, disputed
 from ackwise.spark.events.invalid_records import invalid_records
@@ -36,14 +37,17 @@ __all__ = [
     "Named",
     "NoEvents",
     "as_written",
+    "events_in",
     "check_root",
     "counted",
     "events_of",
     "exported",
     "gathered",
     "read_events",
+    "read_rows",
     "recovered",
     "refuse_nothing",
+    "single_events",
     "writer_of",
 ]
 
@@ -161,18 +165,37 @@ def recovered(roots: Sequence[Path]) -> Evidence:
 
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
     """Return the events of all files."""
+    return events_in(read_rows(spark, evidence), evidence)
+
+
+def events_in(rows: DataFrame, evidence: Evidence) -> DataFrame:
+    """Return the events that rows of its files stand for."""
     from ackwise.spark.events.runs import explode
+
+    return _undisputed_of(explode(rows), evidence)
+
+
+def single_events(rows: DataFrame, evidence: Evidence) -> DataFrame:
+    """Return the same for rows that each stand for one."""
+    return _undisputed_of(rows.select(*(column.name for column in EVENT_COLUMNS)), evidence)
+
+
+def _undisputed_of(events: DataFrame, evidence: Evidence) -> DataFrame:
+    for each in evidence.disputed:  # hardly ever one
+        events = events.where(f"NOT (writer_id = {each.writer} AND seq >= {each.first} AND seq < {each.after})")
+    return events
+
+
+def read_rows(spark: SparkSession, evidence: Evidence) -> DataFrame:
+    """Return the rows of all files, of which one may stand for many events."""
     from ackwise.spark.events.schema import FILE_SCHEMA  # here, since files are found without Spark, too
     from ackwise.stores.journal.parquet import SCHEMA
 
     if not evidence.files:
-        return explode(spark.createDataFrame(SCHEMA.empty_table()))
+        return spark.createDataFrame(SCHEMA.empty_table())
     # Paths are taken literally: else Spark takes a bracket for a pattern and finds no file.
     read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
-    events = explode(read.schema(FILE_SCHEMA).parquet(*map(str, evidence.files)))
-    for each in evidence.disputed:  # hardly ever one
-        events = events.where(f"NOT (writer_id = {each.writer} AND seq >= {each.first} AND seq < {each.after})")
-    return events
+    return read.schema(FILE_SCHEMA).parquet(*map(str, evidence.files))
 
 
 def _undisputed(evidence: Evidence) -> Evidence:

@@ -14,6 +14,7 @@ from ackwise.spark.fold.outgoing import is_outgoing
 from ackwise.spark.frames import Column, DataFrame, F, Window
 
 __all__ = [
+    "SURVEY_KEY",
     "committed",
     "committed_position",
     "is_drained",
@@ -31,10 +32,10 @@ __all__ = [
     "unreported_commits",
 ]
 
-_KEY: Final = (
+SURVEY_KEY: Final = (
     *("writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"),
 )
-_MERGED: Final = tuple(name for name in SurveyRow._fields if name not in _KEY)
+_MERGED: Final = tuple(name for name in SurveyRow._fields if name not in SURVEY_KEY)
 _SMALLEST: Final = {"first_ts", "first_seq", "start", "least_lag", "oldest_record", "clock_low"}
 _COUNTED: Final = {"strange", "message_events", "outgoing"}
 #: The columns of an event that is about a partition.
@@ -52,7 +53,7 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
     clock = ts - F.expr("mono_ns DIV 1000")
     rows = (
         events.withColumn("session", session)
-        .groupBy(*_KEY, *also)
+        .groupBy(*SURVEY_KEY, *also)
         .agg(
             F.min(ts).alias("first_ts"),
             F.max(ts).alias("last_ts"),
@@ -84,7 +85,7 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
 def merged(surveys: DataFrame) -> DataFrame:
     """Merge rows of several `survey` into one of each writer, partition and handler."""
     how = {name: F.bit_or if name == "roles" else F.sum if name in _COUNTED else F.min if name in _SMALLEST else F.max for name in _MERGED}
-    return surveys.groupBy(*_KEY).agg(*[each(name).alias(name) for name, each in how.items()]).select(*SurveyRow._fields)
+    return surveys.groupBy(*SURVEY_KEY).agg(*[each(name).alias(name) for name, each in how.items()]).select(*SurveyRow._fields)
 
 
 def surveyed(events: DataFrame) -> DataFrame:

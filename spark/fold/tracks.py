@@ -15,10 +15,10 @@ from ackwise.spark.events.bitmap import bit_of, first_from, word_of
 from ackwise.spark.events.schema import is_about_a_message, is_any
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.survey import committed_position, reached, received_from
-from ackwise.spark.frames import Column, DataFrame, F, SparkSession
+from ackwise.spark.frames import DataFrame, F, GroupedData, SparkSession
 from ackwise.spark.session.rows import rows_of
 
-__all__ = ["SeqRun", "around", "holes_between", "runs", "seen", "tracks"]
+__all__ = ["SeqRun", "around", "holes_between", "runs", "tracks"]
 
 
 class SeqRun(NamedTuple):
@@ -55,32 +55,30 @@ def holes_between(runs: Iterable[SeqRun]) -> list[Hole]:
     return found
 
 
-def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[SeqRun]) -> DataFrame:
-    """One row per run (`writer_id`, `first`, `last`), partition and word of offsets, from projected events.
+def tracks(spark: SparkSession, events: DataFrame, messages: DataFrame, between: Sequence[SeqRun]) -> DataFrame:
+    """One row per run of numbers (`writer_id`, `first`, `last`), partition and word of offsets, from projected events and messages of runs.
 
-    `seen` has the offsets that message events are about, and `oldest` and `newest` the times of their records. `positions` has
-    the offsets at which the partition was read, `reached` and `settled_to` up to where it had been read and was committed.
+    `positions` has the offsets at which the partition was read, `reached` and `settled_to` up to where it had been read and was committed.
     """
-    known = F.broadcast(rows_of(spark, runs, "writer_id long, first long, last long"))
-    offset, is_message = F.col("offset"), is_about_a_message()
-    named = F.col("topic") != ""
-    relevant = events.where(is_message | is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.COMMITTED))
-    placed = relevant.join(known, "writer_id").where((F.col("seq") >= F.col("first")) & (F.col("seq") <= F.col("last")))
-    return placed.groupBy("writer_id", "first", "last", "pk", word_of("offset").alias("word")).agg(
-        _mask(is_message).alias("seen"),
-        F.min(F.when(is_message, F.col("record_ts"))).alias("oldest"),
-        F.max(F.when(is_message, F.col("record_ts"))).alias("newest"),
-        _mask(named & (received_from() == offset)).alias("positions"),
+    known = F.broadcast(rows_of(spark, between, "writer_id long, first long, last long"))
+    offset, named = F.col("offset"), F.col("topic") != ""
+    relevant = events.where(is_about_a_message() | is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.COMMITTED))
+    found = _placed(relevant, known).agg(
+        F.coalesce(F.bit_or(F.when(named & (received_from() == offset), bit_of("offset"))), F.lit(0).cast("long")).alias("positions"),
         F.max(F.when(named, reached())).alias("reached"),
         F.max(F.when(named, committed_position())).alias("settled_to"),
     )
-
-
-def seen(tracks: DataFrame) -> DataFrame:
-    """Return the offsets with a message event, as `Folded.seen`."""
-    return tracks.where("seen != 0").select(
-        F.col("pk").alias("key"), "word", F.lit("seen").alias("kind"), F.col("seen").alias("mask"), "oldest", "newest"
+    of_runs = _placed(messages.where(named), known).agg(
+        F.lit(0).cast("long").alias("positions"),
+        F.max(F.col("offset") + 1).alias("reached"),
+        F.max(F.lit(None).cast("long")).alias("settled_to"),
     )
+    return found.unionByName(of_runs)
+
+
+def _placed(rows: DataFrame, known: DataFrame) -> GroupedData:
+    inside = rows.join(known, "writer_id").where((F.col("seq") >= F.col("first")) & (F.col("seq") <= F.col("last")))
+    return inside.groupBy("writer_id", "first", "last", "pk", word_of("offset").alias("word"))
 
 
 def around(tracks: DataFrame, holes: DataFrame) -> DataFrame:
@@ -102,7 +100,3 @@ def around(tracks: DataFrame, holes: DataFrame) -> DataFrame:
         .agg(F.min(resumed).alias("resumed"))
     )
     return before.join(after, hole, "full").select(*Around._fields)
-
-
-def _mask(condition: Column) -> Column:
-    return F.coalesce(F.bit_or(F.when(condition, bit_of("offset"))), F.lit(0))

@@ -7,7 +7,7 @@ from typing import Final
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import fold_words, points, spans
-from ackwise.spark.events.schema import is_any, is_retention
+from ackwise.spark.events.schema import is_about_a_message, is_any, is_retention
 from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession, Window
 from ackwise.spark.judge.accounts import ALL_PRODUCED
@@ -16,20 +16,27 @@ from ackwise.spark.judge.produced import PRODUCED_KINDS
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Account, Verdict
 
-__all__ = ["absent", "accounts", "offset_words", "seen_by_messages", "unproved_gaps"]
+__all__ = ["absent", "accounts", "offset_words", "seen_by", "seen_in", "unproved_gaps"]
 
 _KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
 
 
-def seen_by_messages(judged: DataFrame) -> DataFrame:
-    """Return the rows of `Folded.seen` from judged messages: one each, in place of one per event."""
-    oldest = F.coalesce("state.first_record_ts", "record_ts").alias("oldest")
-    return points(judged, "pk", "offset", "seen", oldest, F.col("record_ts").alias("newest"))
+def seen_in(masks: DataFrame, named: DataFrame) -> DataFrame:
+    """Return the messages that events are about as evidence, from words of `fold.runs.words`."""
+    none = F.lit(None).cast("long")
+    of = [F.col("pk").alias("key"), F.col("word"), F.lit("seen").alias("kind"), F.col("seen").alias("mask")]
+    return masks.join(F.broadcast(named.select("mk", "pk")), "mk").select(*of, none.alias("oldest"), none.alias("newest"))
+
+
+def seen_by(events: DataFrame) -> DataFrame:
+    """Return the same from projected events, with the times of their records, `oldest` and `newest`."""
+    record = [F.col("record_ts").alias(name) for name in ("oldest", "newest")]
+    return points(events.where(is_about_a_message()), "pk", "offset", "seen", *record)
 
 
 def offset_words(
-    seen: DataFrame,
+    seen: Sequence[DataFrame],
     steps: DataFrame,
     spark: SparkSession,
     expected: Mapping[int, Span],
@@ -57,7 +64,7 @@ def offset_words(
     known = rows_of(spark, _known(expected, blind), "key long, kind string, start long, end long")
     oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
     inside = [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)] if is_any_unproved else []
-    words = fold_words([seen, spans(ranges.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
+    words = fold_words([*seen, spans(ranges.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
 

@@ -16,7 +16,7 @@ from ackwise.spark.events.attributes import attributes
 from ackwise.spark.events.bitmap import bit_of, from_on, spans, word_of
 from ackwise.spark.events.schema import is_any
 from ackwise.spark.fold.facts import Facts
-from ackwise.spark.fold.folded import Folded
+from ackwise.spark.fold.folded import FoldedEvents
 from ackwise.spark.fold.messages import SAID
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession
 from ackwise.spark.session.rows import rows_of
@@ -87,7 +87,7 @@ def _masks(text: str | None) -> list[int] | None:
     return found if isinstance(found, list) and all(isinstance(mask, int) for mask in found) else None
 
 
-def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence[Left], marked: Collection[int]) -> DataFrame:
+def unreported(spark: SparkSession, folded: FoldedEvents, facts: Facts, left: Sequence[Left], marked: Collection[int]) -> DataFrame:
     """The messages as words: `mk`, `word` and `mask`."""
     if not facts.mute:
         return rows_of(spark, (), "mk long, word long, mask long")
@@ -97,7 +97,9 @@ def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence
     return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
 
 
-def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame, marked: Collection[int]) -> DataFrame:
+def _origins(
+    spark: SparkSession, folded: FoldedEvents, facts: Facts, came: DataFrame, told: DataFrame, marked: Collection[int]
+) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts))
     views = F.broadcast(rows_of(spark, [(view.pk, view.mk, view.handler) for view in facts.views], "pk long, mk long, of string"))
     keyed = came.select(F.struct("writer_id", "pk", "handler").alias("key"), F.lit("came").alias("kind"), "start", "end")
@@ -115,7 +117,9 @@ def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame,
     return each.select("mk", "word", mask.alias("mask")).where("mask != 0")
 
 
-def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame, told: DataFrame, marked: Collection[int]) -> DataFrame:
+def _copies(
+    spark: SparkSession, folded: FoldedEvents, facts: Facts, came: DataFrame, told: DataFrame, marked: Collection[int]
+) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts).toDF("worker", "phys_pk", "passed"))
     begun = (F.col("started") | F.col("received")) & (F.col("phys_offset") >= F.coalesce("passed", F.lit(0)))
     rows = _had(folded.copies, came, marked).join(F.broadcast(_writers(spark, facts)), "worker")

@@ -43,7 +43,7 @@ from ackwise.spark.vocabulary import (
     Verdict,
 )
 
-__all__ = ["follow_epochs", "judge", "keys", "logical", "mark_provisional", "repeated", "settle_repeated", "settle_suppressed"]
+__all__ = ["concern", "follow_epochs", "judge", "keys", "logical", "mark_provisional", "repeated", "settle_repeated", "settle_suppressed"]
 
 #: More than there are verdicts.
 _VERDICTS: Final = 64
@@ -81,7 +81,7 @@ def judge(
     placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unreported), ["mk", "word"], "left")
     placed = placed.withColumn("is_unreported", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
     judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags()).withColumn("verdict", _or_maybe_twice())
-    concerned, remembered = _is_concerned(since, grace)
+    concerned, remembered = concern(since, grace, F.col("last_ts"), _is(*sorted(ENDED)) | _has(*SUCCESSES))
     is_plain = _is(*PLAIN) & (F.col("flags") == 0)
     return (
         judged.withColumn("concerned", concerned)
@@ -214,13 +214,13 @@ def logical(settled: DataFrame, keys: DataFrame) -> DataFrame:
     return failed.select("scope", "dedup_hash", verdict.alias("logical_verdict"), flags.alias("logical_flags"))
 
 
-def _is_concerned(since: int | None, grace: int) -> tuple[Column, Column]:
-    """Whether a message is judged, and whether it must be known."""
+def concern(since: int | None, grace: int, last_ts: Column, has_ended: Column) -> tuple[Column, Column]:
+    """Whether a message is judged, and whether it must be known. Microseconds."""
     if since is None:
         return F.lit(True), F.lit(True)
     not_passed = F.coalesce(F.col("offset") >= F.col("resumed"), F.lit(True))
-    concerned = not_passed | (F.col("last_ts") >= since) | ~(_is(*sorted(ENDED)) | _has(*SUCCESSES))
-    return concerned, F.col("concerned") | F.col("bumped") | (F.col("last_ts") >= since - F.col("retention") - grace)
+    concerned = not_passed | (last_ts >= since) | ~has_ended
+    return concerned, F.col("concerned") | F.col("bumped") | (last_ts >= since - F.col("retention") - grace)
 
 
 def _verdict(as_of: int, grace: int) -> Column:

@@ -60,6 +60,9 @@ class Column:
     def bitwiseOR(self, other: Any) -> Column:
         return self._with("|", other)
 
+    def getField(self, name: str) -> Column:
+        return Column(f"{self.sql}.{identifier(name)}")
+
     def over(self, window: Any) -> Column:
         return Column(f"{self.sql} OVER ({window.sql})", self.name)
 

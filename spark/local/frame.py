@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ackwise.spark.local.column import Column, Ordered, Zipped, identifier
+from ackwise.spark.local.column import Column, Ordered, Zipped, identifier, type_of
 
 __all__ = ["DataFrame", "Database", "Row"]
 
@@ -34,6 +34,10 @@ class Database(Protocol):
 
     def columns_of(self, sql: str) -> list[str]:
         """Return the columns of a query."""
+        ...
+
+    def insert(self, name: str, rows: pa.Table) -> None:
+        """Add rows of Arrow to a table."""
         ...
 
 
@@ -157,6 +161,17 @@ class DataFrame:
         table = self._database.new_name()
         self._database.run(f"CREATE TEMP TABLE {table} AS {self.toDF(*self.columns).sql}")
         return DataFrame(self._database, f"SELECT * FROM {table}", self.columns, table=table)
+
+    def mapInArrow(self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+        """Give the rows to the function now, and keep what it makes of them until `unpersist`."""
+        columns = [column.split() for column in schema.split(", ")]
+        names, table = [name.strip("`") for name, _ in columns], self._database.new_name()
+        self._database.run(
+            f"CREATE TEMP TABLE {table} ({', '.join(f'{identifier(n)} {type_of(k)}' for n, (_, k) in zip(names, columns, strict=True))})"
+        )
+        for batch in function(iter(self.arrow().to_batches())):
+            self._database.insert(table, pa.Table.from_batches([batch]))
+        return DataFrame(self._database, f"SELECT * FROM {table}", names, table=table)
 
     def unpersist(self) -> None:
         if self._table:

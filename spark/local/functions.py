@@ -15,11 +15,13 @@ __all__ = [
     "arrays_zip",
     "bit_count",
     "bit_or",
+    "bit_xor",
     "bitwise_not",
     "broadcast",
     "call_function",
     "ceil",
     "coalesce",
+    "collect_list",
     "col",
     "count",
     "count_if",
@@ -47,6 +49,7 @@ __all__ = [
     "shiftleft",
     "shiftright",
     "size",
+    "sort_array",
     "struct",
     "sum",
     "timestamp_micros",
@@ -96,6 +99,8 @@ def _call(pattern: str) -> Callable[..., Column]:
 max = _call("max({})")
 min = _call("min({})")
 bit_or = _call("bit_or({})")
+bit_xor = _call("bit_xor({})")
+collect_list = _call("list({})")
 sum = _call("CAST(sum({}) AS BIGINT)")
 count_if = _call("CAST(count_if({}) AS BIGINT)")
 
@@ -120,8 +125,9 @@ log10 = _call("log10({})")
 nullif = _call("nullif({})")
 pow = _call("pow({})")
 row_number = _call("row_number()")
-size = _call("CAST(len({}) AS INTEGER)")
 sequence = _call("generate_series({})")
+size = _call("CAST(len({}) AS INTEGER)")
+sort_array = _call("list_sort({})")
 timestamp_micros = _call("make_timestamp({})")
 unix_micros = _call("epoch_us({})")
 #: Half of a hash that is as good: never negative, so that it fits a BIGINT.
@@ -142,8 +148,8 @@ def inline(values: Column) -> Column:
     return values if isinstance(values, Zipped) else Column(f"unnest({values.sql}, recursive := true)")
 
 
-def transform(values: Column, change: Callable[[Column], Column]) -> Column:
-    return Column(f"list_transform({values.sql}, lambda place: {change(Column('place')).sql})")
+def transform(values: str | Column, change: Callable[[Column], Column]) -> Column:
+    return Column(f"list_transform({_argument(values)}, lambda place: {change(Column('place')).sql})")
 
 
 def filter(values: Column, keep: Callable[[Column], Column]) -> Column:

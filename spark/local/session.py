@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ackwise.middleware.errors import ConfigurationError
@@ -27,6 +28,10 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "enable_external_access": "false",
     "temp_directory": "",
 }
+
+
+#: The columns of events; a flipped bit in a page is an error.
+_CHECKED: Final = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 
 
 @contextmanager
@@ -63,6 +68,13 @@ class LocalSession:
         """Return the rows of a query. Raises `duckdb.Error`."""
         return self._connection.sql(sql).to_arrow_table()
 
+    def insert(self, name: str, rows: pa.Table) -> None:
+        """Add rows of Arrow to a table."""
+        given = self.new_name()
+        self._connection.register(given, rows)
+        self._connection.execute(f"INSERT INTO {name} SELECT * FROM {given}")
+        self._connection.unregister(given)
+
     def columns_of(self, sql: str) -> list[str]:
         """Return the columns of a query."""
         return [name for name, *_ in self.run(f"DESCRIBE {sql}")]
@@ -71,11 +83,11 @@ class LocalSession:
         """Return the rows of a table of Arrow, whose types need no schema."""
         return self.table(_without_zones(rows))
 
-    def table(self, table: pa.Table) -> DataFrame:
-        """Return the rows of a table of Arrow."""
+    def table(self, table: pa.Table | ds.Dataset) -> DataFrame:
+        """Return the rows of a table of Arrow, or of files, which are read anew for each query."""
         name = self.new_name()
         self._connection.register(name, table)
-        return DataFrame(self, f"SELECT * FROM {name}", table.column_names)
+        return DataFrame(self, f"SELECT * FROM {name}", table.schema.names)
 
     @property
     def read(self) -> Reader:
@@ -98,7 +110,7 @@ class Reader:
 
     def parquet(self, *paths: str) -> DataFrame:
         if self._of_events:
-            return self._session.table(pa.concat_tables([_events_in(path) for path in paths]))
+            return self._session.table(ds.dataset([*paths], schema=_EVENTS, format=_CHECKED))
         files = [str(file) for path in paths for file in ([*sorted(Path(path).glob("*.parquet"))] if Path(path).is_dir() else [path])]
         return self._session.table(_without_zones(pa.concat_tables([pq.read_table(file) for file in files])))
 
@@ -131,22 +143,11 @@ def _as_text(name: str, value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def _events_in(path: str) -> pa.Table:
-    """Return the events in a file. Raises `UnreadableFile` if it is damaged."""
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read()
-        return _without_zones(pa.table([_column(table, field) for field in SCHEMA], names=SCHEMA.names))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UnreadableFile(f"{path} can't be read: {error}") from error
-
-
-def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    return table.column(field.name).cast(kind)
-
-
 def _without_zones(table: pa.Table) -> pa.Table:
     """Every time is in UTC; without a zone DuckDB needs no extension for it."""
     plain = [field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in table.schema]
     return table.cast(pa.schema(plain))
+
+
+#: Without zones, as `_without_zones`.
+_EVENTS: Final = pa.schema([field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in SCHEMA])

@@ -44,7 +44,9 @@ class Judged:
     facts: Facts
     holes: Sequence[Hole]
     events: DataFrame
-    """Projected."""
+    """Projected, but those of clean messages."""
+    messages: DataFrame
+    """The messages of runs, see `fold.runs`."""
     judged: DataFrame
     settled: DataFrame
     books: Sequence[Book]
@@ -61,7 +63,7 @@ def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evi
     facts, time = found.facts, _time(found.facts)
     flagged = _some_of_each([*map(_flagged, found.findings), *_first_of_ranges(found)], config.listed)
     rows, absent, stuck, behind = at_once(
-        writing(found.events, time, bins(spark, found.books)),
+        writing(found.events, found.messages, time, bins(spark, found.books)),
         _absent(spark, found, out),
         stuck_claims(found.events, found.settled, facts.as_of, _number_of_stuck(found)),
         trails(found.events, _asked(spark, flagged)),

@@ -10,7 +10,7 @@ from typing import Final
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.schema import is_about_a_message, is_any
 from ackwise.spark.fold.facts import Facts, View
-from ackwise.spark.frames import DataFrame, F, SparkSession, Window
+from ackwise.spark.frames import Column, DataFrame, F, SparkSession, Window
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.details import AGES
 from ackwise.spark.report.latency import GROWTH, NEGATIVE
@@ -79,8 +79,8 @@ def absent_bins(missing: DataFrame, keyed: DataFrame) -> DataFrame:
     return each.groupBy("pk", "bin", "verdict").agg(F.sum(inside).alias("count"))
 
 
-def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
-    """Count what writers wrote, in one pass over projected events.
+def writing(events: DataFrame, messages: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
+    """Count what writers wrote, by projected events and by the messages of runs, which may stand for some of the same events.
 
     Rows with `writer_id`: the least and the largest sequence number, `first` and `last`, that it wrote in a `bucket` of
     `time`. Rows without: how often (`count`) runs of `mk` failed with `error`; or how often a partition `pk` came or went
@@ -88,10 +88,13 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
     """
     failed, moved = is_any(EventCode.FAILED), is_any(EventCode.ASSIGNED, EventCode.REVOKED) & F.col("offset").isNotNull()
     is_counted = failed | moved
-    bucket = F.greatest(F.least(F.floor((F.col("ts") - time.begin) / time.width), F.lit(time.number - 1)), F.lit(0)).cast("int")
+
+    def bucket(at: str) -> Column:
+        return F.greatest(F.least(F.floor((F.col(at) - time.begin) / time.width), F.lit(time.number - 1)), F.lit(0)).cast("int")
+
     each = events.select(
         *("writer_id", "seq"),
-        bucket.alias("bucket"),
+        bucket("ts").alias("bucket"),
         F.when(is_counted, F.col("seq")).alias("event"),
         F.when(is_counted, F.col("code")).alias("code"),
         F.when(failed, F.col("mk")).alias("mk"),
@@ -99,6 +102,12 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
         F.when(moved, F.col("pk")).alias("pk"),
         F.when(moved, F.col("offset")).alias("offset"),
     )
+    for at, number in (("ts", "seq"), ("ok_ts", "ok_seq")):
+        of_runs = messages.where(F.col(at).isNotNull()).select("writer_id", F.col(number).alias("seq"), bucket(at).alias("bucket"))
+        of_runs = of_runs.groupBy("writer_id", "bucket").agg(F.min("seq").alias("seq"), F.max("seq").alias("last"))
+        each = each.unionByName(
+            of_runs.select("writer_id", "bucket", F.explode(F.array("seq", "last")).alias("seq")), allowMissingColumns=True
+        )
     once = each.groupBy("writer_id", "bucket", "event", "code", "mk", "error", "pk", "offset").agg(
         F.min("seq").alias("first"), F.max("seq").alias("last")
     )

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from ackwise.middleware.events import EventCode
+from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.messages import HIGHEST_BIT, OTHER_REASON, RANK_BASE, RANKS
 from ackwise.spark.frames import Column, DataFrame, F, Row, SparkSession, Window
@@ -33,6 +34,7 @@ __all__ = [
     "names",
     "offsets",
     "orphan_rows",
+    "range_rows",
     "tallies",
     "unsent_rows",
     "verdict_rows",
@@ -46,6 +48,8 @@ MISSING_COLUMNS: Final = (
 #: The classes of words that the table of missing offsets has.
 MISSING: Final = frozenset({*Verdict.__members__, Account.LOST_BEFORE_START})
 
+#: A range has 65,536 offsets at most, which are so many words.
+_WORDS_SHIFT: Final = 10
 #: Microseconds.
 HOUR: Final = 3_600_000_000
 #: Whoever looks for a cause wants to know when their records were written.
@@ -82,6 +86,36 @@ def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
         "dedup_hash",
         F.timestamp_micros("record_ts").alias("record_ts"),
         "state",
+    )
+
+
+def range_rows(clean: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per range of offsets with clean messages of one partition and handler: `start` to before `end`.
+
+    `masks` has a bit for each offset, 64 to a number, from `start >> 6` on; null: all offsets of the range. `n` is how many there are.
+    """
+    bits = clean.groupBy("mk", "verdict", "flags", word_of("offset").alias("word")).agg(
+        F.bit_or(bit_of("offset")).alias("mask"), F.min("offset").alias("first"), F.max("offset").alias("last")
+    )
+    lane = ("mk", "verdict", "flags", "block")
+    each = bits.withColumn("block", F.shiftright("word", _WORDS_SHIFT))
+    place = F.row_number().over(Window.partitionBy(*lane).orderBy("word"))
+    ranges = (
+        each.withColumn("stretch", F.col("word") - place)
+        .groupBy(*lane, "stretch")
+        .agg(
+            F.min("first").alias("start"),
+            (F.max("last") + 1).alias("end"),
+            F.sum(F.bit_count("mask")).alias("n"),
+            F.sort_array(F.collect_list(F.struct("word", "mask"))).alias("words"),
+        )
+    )
+    masks = F.when(F.col("n") < F.col("end") - F.col("start"), F.transform("words", lambda each: each.getField("mask")))
+    return with_names(ranges, named).select(
+        *(name for name in _MESSAGE if name != "offset"),
+        *("start", "end", masks.alias("masks"), "n"),
+        name_of("verdict", Verdict).alias("verdict"),
+        _flag_names("flags").alias("flags"),
     )
 
 

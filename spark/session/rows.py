@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
+from typing import Any, Final
 
 from ackwise.spark.frames import DataFrame, F, Row, SparkSession
 
-__all__ = ["at_once", "rows_of"]
+__all__ = ["at_once", "rows_of", "through"]
+
+#: The types of columns of kernels, as Arrow and as Spark write them.
+_SPARK_TYPES: Final = {"int64": "bigint"}
 
 
 def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
@@ -33,6 +36,24 @@ def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> 
     values = list(rows)
     columns = [pa.array([row[place] for row in values], types[kind]) for place, (_, kind) in enumerate(fields)]
     return spark.createDataFrame(pa.table(columns, names=[name for name, _ in fields]), schema)  # Spark Connect infers none from no rows
+
+
+def through(frame: DataFrame, kernel: Callable[[Any], Iterable[Any]], schema: Any) -> DataFrame:
+    """Return the rows that a kernel makes of a frame, part by part: a function from a table of Arrow to tables with this schema.
+
+    On Spark a Python worker of each task calls it, with rows of its own.
+    """
+    return frame.mapInArrow(
+        partial(_part_by_part, kernel), ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in schema)
+    )
+
+
+def _part_by_part(kernel: Callable[[Any], Iterable[Any]], batches: Iterable[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for found in kernel(pa.Table.from_batches([batch])):
+            yield from found.to_batches()
 
 
 def at_once(*frames: DataFrame) -> list[list[Row]]:

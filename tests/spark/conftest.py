@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark import reconciling
 from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
-from tests.spark.histories import write_parquet, write_produced
+from tests.spark.histories import write_produced
+from tests.spark.joined import write_joined
+
+from ackwise.stores.journal.runs import LONGEST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,13 +78,19 @@ def bulk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answe
 
 
 def judged(session: SparkSession, folder: Path, universes: Iterable[int]) -> Answer:
-    """What a single run says of all cases and of these universes, from events that were dealt to three files."""
+    """What a single run says of all cases and of these universes, from three files: each history is whole in one, or dealt to all."""
     from tests.spark.running import run
 
     histories = [case.history for case in CASES.values()] + [universe(number) for number in universes]
-    events = [event for history in histories for event in history.events]
-    random.Random(3).shuffle(events)
+    draw, dealt = random.Random(3), list[list[Mapping[str, Any]]]([[], [], []])
+    for history in histories:
+        whole = draw.choice([None, draw.choice(dealt)])
+        for event in history.events:
+            (draw.choice(dealt) if whole is None else whole).append(event)
     produced = write_produced(folder / "produced.parquet", [row for history in histories for row in history.produced])
-    files = [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)]
+    files = [
+        write_joined(folder / f"{n}.parquet", events, longest)
+        for n, (events, longest) in enumerate(zip(dealt, (LONGEST, 3, 1), strict=True))
+    ]
     rolled_on = {writer: boot_id for history in histories for writer, boot_id in history.rolled_on.items()}
     return run(session, files, CONFIG, produced, rolled_on=rolled_on)

@@ -58,11 +58,11 @@ def universe(number: int) -> History:
 
 def _happen(history: History, draw: random.Random, writer: str, base: int, *, was_killed: bool) -> None:
     ago = draw.choice([None, None, draw.uniform(-60, 7200), draw.uniform(0, 2 * DAY / SECOND)])
-    weights = [60, 12, 8, 6, 2, 3, 1, 4, 2, 4]
+    weights = [60, 12, 8, 6, 2, 3, 1, 4, 2, 4, 20]
     if was_killed:  # an hour ago or longer, and its log is whole
-        ago, weights = draw.uniform(3600, 7200), [60, 40, 4, 0, 0, 0, 0, 0, 0, 0]
+        ago, weights = draw.uniform(3600, 7200), [60, 40, 4, 0, 0, 0, 0, 0, 0, 0, 10]
     offset = base + draw.randrange(12)
-    match draw.choices(["message", "range", "commit", "assign", "revoke", "skip", "end", "look", "odd", "again"], weights)[0]:
+    match draw.choices(["message", "range", "commit", "assign", "revoke", "skip", "end", "look", "odd", "again", "run"], weights)[0]:
         case "message":
             letters = "".join(draw.choices(_LETTERS, k=draw.randint(1, 4)))
             attempt = draw.choice([1, 1, 1, 2, 2, 3])
@@ -127,6 +127,8 @@ def _happen(history: History, draw: random.Random, writer: str, base: int, *, wa
             history.add(writer, EventCode.SESSION_END, at=_time(draw))
         case "look":
             history.look(writer, draw.choice(["delay", "retry", "source"]), draw.choice([None, 3, 5]), 5, ago=draw.uniform(0, 3600))
+        case "run":
+            _run(history, draw, writer, offset, None if ago is None else NOW - round(ago * SECOND))
         case "again":
             attempt = draw.choice([1, 1, 2])
             where = {"topic": history.topic if attempt == 1 else f"{history.group}.retry"}
@@ -146,6 +148,32 @@ def _happen(history: History, draw: random.Random, writer: str, base: int, *, wa
                 history.add(writer, told, topic=history.topic, handler="bill", from_commit=True, **beyond)
                 return
             history.add(writer, draw.choice([3, 15, 18, 20, 26, 29, 30, 33, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
+
+
+def _run(history: History, draw: random.Random, writer: str, first: int, at: int | None) -> None:
+    """A call of a handler with several messages, most of which succeed; rarely one that says more than that."""
+    offsets = [first + place for place in range(draw.choice([1, 2, 5, 20, 70])) if draw.random() < 0.95] or [first]
+    rare: dict[str, Any] = draw.choice([{"took_unreleased": True}, {"lost": 1}, {"attempt": 2}, {"attrs": "{}"}, {"dedup_epoch": 1}])
+    same: dict[str, Any] = {"topic": history.topic, "partition": 0, "attempt": 1, "handler": draw.choice(["bill"] * 9 + ["other"])}
+    same |= rare if draw.random() < 0.15 else {}
+    start, ids = draw.choice([EventCode.CLAIMED] * 3 + [EventCode.STARTED]), (history.number(writer) << 20) + draw.randrange(2**18, 2**19)
+    written = draw.choice([None, history.written - 1000 * SECOND, history.written])
+    skewed = at is not None and draw.random() < 0.1
+    own = [
+        {
+            "offset": offset,
+            "exec_id": None if start is EventCode.STARTED and draw.random() < 0.1 else ids + place,
+            "dedup_hash": hash_of(draw.choice(["a", "b"] if draw.random() < 0.05 else [str(offset)])),
+            "record_ts": None if written is None else written + offset * SECOND,
+        }
+        for place, offset in enumerate(offsets)
+    ]
+    for each in own:
+        history.add(writer, start, at=at, **{**same, **each})
+    succeeded = [each for each in own if draw.random() < 0.9]
+    later = {name: value for name, value in same.items() if name not in ("took_unreleased", "lost")}
+    for each in draw.choice([succeeded, succeeded, succeeded[::-1], [*succeeded, *succeeded[:1]]]):
+        history.add(writer, EventCode.SUCCEEDED, at=None if at is None else at + (-SECOND if skewed else SECOND), **{**later, **each})
 
 
 def _die(history: History, writer: str) -> None:

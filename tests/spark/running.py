@@ -66,7 +66,7 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
     rulings: dict[str, Ruling] = defaultdict(lambda: Ruling(found.facts.as_of))
     partitions = {pk: (*p.group, p.topic, p.topic_id, p.partition) for pk, p in found.facts.partitions.items()}
     views = {view.mk: (partitions[view.pk], view.handler, view.dedup_epoch) for view in found.facts.views}
-    for row in found.settled.select("mk", "offset", "verdict", "flags").collect():
+    for row in found.every.select("mk", "offset", "verdict", "flags").collect():
         partition, handler, epoch = views[row.mk]
         rulings[partition[1]].messages[partition, handler, epoch, row.offset] = Verdict(row.verdict), Flag(row.flags)
     for pk, domain in domains(found.facts, found.commits).items():
@@ -118,7 +118,7 @@ def _produced(found: Judgement) -> list[ProducedBook]:
 
 
 def _books(found: Judgement) -> list[Book]:
-    booked = [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.settled).collect()]
+    booked = [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.every).collect()]
     masks = absent()
     without = {row["key"]: {name: row[name] for name in masks} for row in count(found.words, masks).collect()}
     return keep(found.facts, found.commits, booked, without)

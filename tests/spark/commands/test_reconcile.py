@@ -100,8 +100,7 @@ def sending() -> History:
 
 def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_path: Path, engine: str) -> None:
     root = root_of(tmp_path / "root", sending())
-    kept: list[str | Path] = ["--state", tmp_path / "state"] if engine == "spark" else []
-    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, *kept)
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
     assert result.exit_code == 1, result.output
     found = summary(tmp_path / "out")
     assert found["verdicts"] == {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 2}

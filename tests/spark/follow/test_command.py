@@ -93,7 +93,6 @@ def test_what_can_not_work_is_refused_before_anything_is_written(root: Path, tmp
         (["--follow", "--every", "soon"], "--every"),
         (["--follow", "--webhook", "/no/such/file"], "--webhook is neither a URL nor a readable file (No such file or directory)"),
         (["--follow", "--metrics", "/no/such/folder/m.prom"], "--metrics /no/such/folder/m.prom can't be written"),
-        (["--follow", "--engine", "local", "--state", "s"], "the local engine has no --state"),
         (["--topic", "localhost:9092/t"], "--topic is an option of --follow; add that, or leave --topic out"),
         (["--follow", "--topic", "billing"], "--topic is 'billing'; write it as HOST:PORT/TOPIC, such as localhost:9092/billing"),
         (["--follow", "--topic", "localhost:9092/.."], "'..' can't be the name of a topic"),

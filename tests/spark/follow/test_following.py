@@ -60,8 +60,8 @@ class Notes:
         return [sorted(kind.verdict for kind in change.new) for _, change in self.shown]
 
 
-def requested(root: Path, *, state: Path | None = None, engine: EngineName = EngineName.LOCAL, **config: Any) -> Request:
-    return Request([root], ReconcileConfig(**config), None, None, None, state, engine, Engine(LOCAL, HEAP, {}))
+def requested(root: Path, *, engine: EngineName = EngineName.LOCAL, **config: Any) -> Request:
+    return Request([root], ReconcileConfig(**config), None, None, None, engine, Engine(LOCAL, HEAP, {}))
 
 
 def judging(request: Request) -> Callable[[Path, str], RunReport]:

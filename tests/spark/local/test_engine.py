@@ -39,7 +39,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
 def test_few_events_are_judged_in_this_process_and_all_else_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     installed(monkeypatch, "pyspark", "duckdb")
-    options = ("--state", "--produced", "--since")
+    options = ("--produced", "--since")
     engines = (Engine("local[2]", HEAP, {}), Engine(LOCAL, "4g", {}), Engine(LOCAL, HEAP, {"spark.app.name": "x"}))
     assert [choose(AUTO, events, [], PLAIN) for events in (505, FEW - 1, FEW)] == [HERE, HERE, SPARK]
     assert {choose(AUTO, 505, [option], PLAIN) for option in options} == {choose(AUTO, 505, [], engine) for engine in engines} == {SPARK}
@@ -51,7 +51,7 @@ def test_few_events_are_judged_in_this_process_and_all_else_by_spark(monkeypatch
 def test_what_is_not_installed_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "duckdb")
     assert choose(AUTO, 50 * FEW, ["--since", "--produced"], PLAIN) is HERE
-    assert choose(AUTO, 505, ["--state"], PLAIN) is SPARK  # which then says that it is not installed
+    assert choose(AUTO, 505, ["--claims"], PLAIN) is SPARK  # which then says that it is not installed
     installed(monkeypatch, "pyspark")
     assert choose(AUTO, 505, [], PLAIN) is SPARK
     installed(monkeypatch)
@@ -61,7 +61,7 @@ def test_what_is_not_installed_does_not_judge(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_only_spark_can_do_is_refused_by_the_local_engine(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
-    values = {"--state": "state", "--master": "local[2]", "--driver-memory": "1g", "--conf": "spark.a=b"}
+    values = {"--master": "local[2]", "--driver-memory": "1g", "--conf": "spark.a=b"}
     for option, value in values.items():
         result = reconciled(root, "--engine", "local", option, value, "--out", tmp_path / "out")
         assert str(result.exception) == f"the local engine has no {option}; leave it out, or give --engine spark"

@@ -1,0 +1,73 @@
+"""The rows of clean messages, as `verdicts.judge` has those of the others, and what both need of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.events.bitmap import spans, word_of
+from ackwise.spark.fold.facts import Committed, View
+from ackwise.spark.fold.runs import is_in
+from ackwise.spark.frames import DataFrame, F, SparkSession
+from ackwise.spark.judge.verdicts import concern
+from ackwise.spark.session.rows import rows_of
+from ackwise.spark.vocabulary import SUPPRESSED, Flag, Verdict
+
+__all__ = ["cleared", "excluded", "mates_of", "times_by_word"]
+
+
+def excluded(spark: SparkSession, views: Sequence[View], commits: Mapping[int, Committed], unreported: DataFrame) -> DataFrame:
+    """Return the messages that are not clean whatever their events say, as `mk`, `word` and `mask`.
+
+    The group went back over them after it had committed them, or a worker had them without reporting an outcome.
+    """
+    rewound = [(pk, "rewound", start, end) for pk, commit in commits.items() for start, end in commit.rewound]
+    of_views = rows_of(spark, [(view.pk, view.mk) for view in views], "key long, mk long")
+    words = spans(rows_of(spark, rewound, "key long, kind string, start long, end long")).join(F.broadcast(of_views), "key")
+    both = words.select("mk", "word", "mask").unionByName(unreported.select("mk", "word", "mask"))
+    return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
+
+
+def cleared(messages: DataFrame, context: DataFrame, since: int | None, grace: int) -> DataFrame:
+    """Return those of the messages of runs that are `clean`, with the columns of `judge` but `state`. Takes masks of their words.
+
+    Of those before `since` only the ones are here that the store may have remembered since. Microseconds.
+    """
+    is_claimed = F.col("code") == int(EventCode.CLAIMED)
+    known = messages.where(is_in("clean")).join(F.broadcast(context), "mk")
+    concerned, remembered = concern(since, grace, F.col("ok_ts"), F.lit(True))
+    return (
+        known.withColumn("concerned", concerned)
+        .where(remembered)
+        .select(
+            *("mk", "offset", "pk", "scope", "start", "committed", "retention", "since", "blind"),
+            F.lit(int(Verdict.EXACTLY_ONCE)).alias("verdict"),
+            F.when(is_claimed, F.lit(0)).otherwise(F.lit(int(Flag.UNCLAIMED))).alias("flags"),
+            *("concerned", "record_ts", "dedup_hash", F.col("ok_ts").alias("reported_ts"), "exec_id"),
+            F.lit(True).alias("is_done"),
+            is_claimed.alias("ran_under_claim"),
+        )
+    )
+
+
+def mates_of(judged: DataFrame, clean: DataFrame) -> DataFrame:
+    """Return the clean messages whose dedup hash another message has as well, as far as that matters.
+
+    One of that hash was suppressed, or more than one ran under a claim.
+    """
+    key = ["scope", "dedup_hash"]
+    ran = [rows.where("ran_under_claim AND dedup_hash IS NOT NULL").select(*key) for rows in (judged, clean)]
+    twice = ran[0].unionByName(ran[1]).groupBy(*key).agg(F.count("*").alias("number")).where("number > 1").select(*key)
+    suppressed = judged.where(F.col("verdict").isin(*map(int, SUPPRESSED))).select(*key)
+    return clean.join(twice.unionByName(suppressed).distinct(), key, "left_semi")
+
+
+def times_by_word(messages: DataFrame, named: DataFrame) -> DataFrame:
+    """Return the times of the records of messages by word, as evidence of no offset: `oldest` and `newest`."""
+    none = F.lit(0).cast("long")
+    found = messages.groupBy("mk", word_of("offset").alias("word")).agg(
+        F.min("record_ts").alias("oldest"), F.max("record_ts").alias("newest")
+    )
+    return found.join(F.broadcast(named.select("mk", "pk")), "mk").select(
+        F.col("pk").alias("key"), "word", F.lit("seen").alias("kind"), none.alias("mask"), "oldest", "newest"
+    )

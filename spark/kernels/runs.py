@@ -1,0 +1,236 @@
+"""Run rows as messages. Pure: a table of Arrow in, tables of Arrow out.
+
+A run row stands for the starts of a run of messages, and for those of its successes that came into the same file.
+`stores/journal/runs.py` says what its columns mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["MESSAGES", "messages"]
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+
+#: The offsets of a run are within so many, and below this bound.
+MOST_OFFSETS: Final = 65_536
+BOUND: Final = 2**62
+
+_BITS: Final = 64
+_SHIFT: Final = 6
+_ALL: Final = np.uint64(2**64 - 1)
+_MASKS: Final = ("masks", "ok_masks")
+#: Lists with a value of each message, in the order of offsets.
+_LISTS: Final = ("record_ms", "hashes", "at_us", "seqs", "ok_us", "ok_seqs", "took_us")
+#: No time is so far from 1970, in milliseconds, and no other number of a list is as large.
+_FAR: Final = 2**50
+
+#: The messages of runs. Times are microseconds; `ok_seq`, `ok_ts` and `took` are null without a success. `clock` and `ok_clock` are how far
+#: the writer's clock was ahead of one that nobody sets. A row that contradicts itself is one message without an offset.
+MESSAGES: Final = pa.schema(
+    [
+        (name, pa.int64())
+        for name in (
+            *("writer_id", "mk", "code", "seq", "ts", "offset", "exec_id", "record_ts", "dedup_hash", "clock"),
+            *("ok_seq", "ok_ts", "took", "ok_clock"),
+        )
+    ]
+)
+_SAME: Final = ("writer_id", "mk", "code")
+#: Messages that are laid out at once.
+_PART: Final = 500_000
+
+
+def messages(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the messages of projected run rows, as `MESSAGES` has them."""
+    parts = np.cumsum(np.clip(_numbers(rows["n"]), 1, MOST_OFFSETS)) // _PART
+    for place in np.unique(parts):
+        first, after = np.searchsorted(parts, (place, place + 1))
+        some = rows.slice(first, after - first)
+        runs = _Runs(some)
+        yield _messages(runs)
+        if not runs.is_well_formed.all():
+            yield _strange(some.filter(pa.array(~runs.is_well_formed)))
+
+
+def _messages(runs: _Runs) -> pa.Table:
+    row, is_ok = runs.row_of_message, runs.is_ok
+    is_same, (took, has_took) = runs.is_there("duration_us")[row], runs.of_each("took_us")
+    record_ms, has_record = runs.of_each("record_ms")
+    columns: dict[str, tuple[Numbers, Flags | None]] = {
+        **{name: (runs.number(name)[row], None) for name in _SAME},
+        "seq": (runs.numbered("seq", "seqs"), None),
+        "ts": (runs.timed("ts", "at_us"), None),
+        "offset": (runs.offset, None),
+        "exec_id": (runs.number("exec_id")[row] + runs.rank, runs.is_there("exec_id")[row]),
+        "record_ts": (record_ms * 1000, has_record),
+        "dedup_hash": runs.of_each("hashes"),
+        "clock": ((runs.number("ts") - runs.number("mono_ns") // 1000)[row], runs.is_there("mono_ns")[row]),
+        "ok_seq": (runs.numbered("ok_seq", "ok_seqs"), is_ok),
+        "ok_ts": (runs.timed("ok_ts", "ok_us"), is_ok),
+        "took": (np.where(is_same, runs.number("duration_us")[row], took), is_ok & (is_same | has_took)),
+        "ok_clock": ((runs.number("ok_ts") - runs.number("ok_mono_ns") // 1000)[row], is_ok & runs.is_there("ok_mono_ns")[row]),
+    }
+    return pa.table([_array(*columns[name]) for name in MESSAGES.names], schema=MESSAGES)
+
+
+def _strange(rows: pa.Table) -> pa.Table:
+    known = {name: rows[name].cast(pa.int64()) for name in (*_SAME, "seq", "ts")}
+    return pa.table([known.get(name, pa.nulls(len(rows), pa.int64())) for name in MESSAGES.names], schema=MESSAGES)
+
+
+class _Runs:
+    """Those of the run rows that do not contradict themselves, laid out as words and as messages in the order of their offsets."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.is_well_formed = _within_bounds(rows)
+        self._lay_out(rows)
+        if (wrong := self._wrong()).any():
+            self.is_well_formed[np.flatnonzero(self.is_well_formed)[wrong]] = False
+            self._lay_out(rows)
+
+    def number(self, name: str) -> Numbers:
+        """A column of numbers; 0 for none."""
+        return _numbers(self._rows[name])
+
+    def is_there(self, name: str) -> Flags:
+        """Whether a row has the value."""
+        return _is_there(self._rows[name])
+
+    def of_each(self, name: str) -> tuple[Numbers, Flags]:
+        """The value of each message in a column of lists, 0 for none, and whether there is one."""
+        lists, row = self._rows[name], self.row_of_message
+        there = _is_there(lists)[row]
+        found = np.zeros(len(row), np.int64)
+        found[there] = _flat(lists)[_begins(lists)[row[there]] + self.rank[there]]
+        return found, there
+
+    def timed(self, first: str, after: str) -> Numbers:
+        """The time of each message."""
+        found: Numbers = self.number(first)[self.row_of_message] + self.of_each(after)[0]
+        return found
+
+    def numbered(self, first: str, after: str) -> Numbers:
+        """The sequence number of each message; without a list they are consecutive."""
+        found, there = self.of_each(after)
+        numbers: Numbers = self.number(first)[self.row_of_message] + np.where(there, found, self.rank)
+        return numbers
+
+    def _lay_out(self, rows: pa.Table) -> None:
+        self._rows = rows if self.is_well_formed.all() else rows.filter(pa.array(self.is_well_formed))
+        first, last = self.number("offset"), self.number("last_offset")
+        self._sizes = (last >> _SHIFT) - (first >> _SHIFT) + 1  # in words
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._row_of_word = np.repeat(np.arange(len(first)), self._sizes)
+        self._place = np.arange(len(self._row_of_word)) - self._starts[self._row_of_word]
+        self.word = (first >> _SHIFT)[self._row_of_word] + self._place
+        self.claimed = self._masks("masks", self._whole(first, last))
+        self.ok = self._masks("ok_masks", np.where((self.number("ok_n") > 0)[self._row_of_word], self.claimed, np.uint64(0)))
+        places = np.flatnonzero(_bits(self.claimed))
+        self.is_ok = _bits(self.ok)[places]
+        self.offset = (self.word[places >> _SHIFT] << _SHIFT) + (places & (_BITS - 1))
+        self.row_of_message = self._row_of_word[places >> _SHIFT]
+        self._begins = np.searchsorted(self.row_of_message, np.arange(len(first)))
+        self.rank = np.arange(len(places)) - self._begins[self.row_of_message]
+
+    def _whole(self, first: Numbers, last: Numbers) -> Words:
+        """The masks of runs without holes."""
+        row = self._row_of_word
+        low = np.where(self.word == first[row] >> _SHIFT, first[row] & 63, 0).astype(np.uint64)
+        high = np.where(self.word == last[row] >> _SHIFT, 63 - (last[row] & 63), 0).astype(np.uint64)
+        found: Words = (_ALL << low) & (_ALL >> high)
+        return found
+
+    def _masks(self, name: str, default: Words) -> Words:
+        """The masks of a column, word by word; of rows without a list, or with one of another length, the default."""
+        lists = self._rows[name]
+        chosen = (_is_there(lists) & (_lengths(lists) == self._sizes))[self._row_of_word]
+        found = default.copy()
+        found[chosen] = _flat(lists)[_begins(lists)[self._row_of_word[chosen]] + self._place[chosen]].view(np.uint64)
+        return found
+
+    def _wrong(self) -> Flags:
+        """Which of the rows contradict themselves."""
+        rows, number, (low, high) = len(self._rows), self.number("n"), ((self.number(name) & 63) for name in ("offset", "last_offset"))
+        wrong: Flags = np.bincount(self.row_of_message, minlength=rows) != number
+        wrong |= np.bincount(self.row_of_message[self.is_ok], minlength=rows) != self.number("ok_n")
+        wrong[self._row_of_word[(self.ok & ~self.claimed) != 0]] = True
+        at_first, at_last = self.claimed[self._starts], self.claimed[self._starts + self._sizes - 1]
+        wrong |= _lowest(at_first) != low
+        wrong |= _highest(at_last) != high
+        for name in _MASKS:
+            wrong |= self.is_there(name) & (_lengths(self._rows[name]) != self._sizes)
+        for name in _LISTS:
+            lists = self._rows[name]
+            wrong |= self.is_there(name) & (_lengths(lists) != number)
+            if name != "hashes" and (is_far := (values := _flat(lists)) != np.clip(values, -_FAR, _FAR)).any():
+                wrong[np.repeat(np.arange(rows), _lengths(lists))[is_far]] = True
+        return wrong
+
+
+def _within_bounds(rows: pa.Table) -> Flags:
+    """Whether the numbers of a row are such that it can be laid out at all."""
+    offset, last, number, successes = (_numbers(rows[name]) for name in ("offset", "last_offset", "n", "ok_n"))
+    found: Flags = (offset >= 0) & (last >= offset) & (last < BOUND) & (number > 0) & (successes >= 0) & (successes <= number)
+    found &= np.where(found, (last >> _SHIFT) - (offset >> _SHIFT), 0) <= MOST_OFFSETS >> _SHIFT
+    found &= (successes == 0) | (_is_there(rows["ok_ts"]) & _is_there(rows["ok_seq"]))
+    for name in ("exec_id", "seq", "ok_seq", "ts", "ok_ts", "mono_ns", "ok_mono_ns", "duration_us"):
+        found &= np.abs(_numbers(rows[name]).astype(np.float64)) < BOUND
+    return found
+
+
+def _bits(words: Words) -> Flags:
+    found: Flags = np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_)
+    return found
+
+
+def _lowest(words: Words) -> Numbers:
+    """The place of the lowest bit of each word, as of a row: 0 without any."""
+    found: Numbers = _bits(words).reshape(-1, _BITS).argmax(axis=1)
+    return found
+
+
+def _highest(words: Words) -> Numbers:
+    found: Numbers = _BITS - 1 - _bits(words).reshape(-1, _BITS)[:, ::-1].argmax(axis=1)
+    return found
+
+
+def _numbers(column: pa.ChunkedArray) -> Numbers:
+    found: Numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return found
+
+
+def _is_there(column: pa.ChunkedArray) -> Flags:
+    found: Flags = column.is_valid().to_numpy()
+    return found
+
+
+def _flat(lists: pa.ChunkedArray) -> Numbers:
+    values: Numbers = _one(lists).flatten().cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _lengths(lists: pa.ChunkedArray) -> Numbers:
+    found: Numbers = lists.combine_chunks().value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _begins(lists: pa.ChunkedArray) -> Numbers:
+    lengths = _lengths(lists)
+    found: Numbers = np.cumsum(lengths) - lengths
+    return found
+
+
+def _one(lists: pa.ChunkedArray) -> Any:
+    return lists.combine_chunks()
+
+
+def _array(values: Numbers, there: Flags | None) -> pa.Array:
+    return pa.array(values, mask=None if there is None else ~there)
