@@ -375,7 +375,7 @@ class _Court:
                 if has_come and e.get("topic") and None not in (e.get("offset"), e.get("range_end")):
                     start = max(e["offset"], passed[_partition(e)])
                     which = [(start, e["range_end"])] if (masks := _masks(e)) is None else _marked(e, masks, start)
-                    found[_partition(e)] += [(writer, e.get("handler") or "", *span) for span in which]
+                    found[_partition(e)] += [(writer, e.get("handler") or "", begin, end) for begin, end in which]
         return found
 
     def _is_left_open(self, message: Message, events: list[Event]) -> bool:
