@@ -379,7 +379,7 @@ class _Court:
         return found
 
     def _is_left_open(self, message: Message, events: list[Event]) -> bool:
-        """Whether a mute writer may have started it, or a copy of it, reported no outcome in any epoch, and nobody told of its run."""
+        """Whether a mute writer may have started it, or a copy, reported no outcome in any epoch, and no other told of its run."""
         every = self.of_record[_record_of(events[0])]
         copies, told = {place for e in events if (place := _read_at(e)) is not None}, {_told_by(e) for e in every}
         return any(
