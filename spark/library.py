@@ -18,7 +18,8 @@ from ackwise.middleware.events import EventCode
 from ackwise.middleware.storage.claimstore import Outcome
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count
-from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.events.runs import explode
+from ackwise.spark.events.schema import FILE_SCHEMA
 from ackwise.spark.events.sources import Evidence, gathered, recovered, refuse_nothing
 from ackwise.spark.events.sources import read_events as read_files
 from ackwise.spark.fold.folded import FoldedEvents
@@ -118,8 +119,8 @@ def _roots(folders: Sequence[str | Path]) -> list[Path]:
 def _stream(spark: SparkSession, root: Path) -> DataFrame:
     folder = root / "events"
     folder.mkdir(exist_ok=True)  # of a worker that has recorded nothing yet
-    files = spark.readStream.schema(EVENT_SCHEMA).option("recursiveFileLookup", "true").option("pathGlobFilter", "events-*.parquet")
-    return files.parquet(str(folder))
+    files = spark.readStream.schema(FILE_SCHEMA).option("recursiveFileLookup", "true").option("pathGlobFilter", "events-*.parquet")
+    return explode(files.parquet(str(folder)))
 
 
 def _with_names(events: DataFrame) -> DataFrame:

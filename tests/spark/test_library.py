@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from tests.spark.events.test_runs import Worker
 from tests.spark.histories import NOW, SECOND, History, hash_of
-from tests.spark.reconciling import AS_OF, reconciled, root_of, rows_of, summary
+from tests.spark.reconciling import AS_OF, name_of, reconciled, root_of, rows_of, summary
 
 import ackwise.spark
 from ackwise.middleware.errors import ConfigurationError, Unavailable
@@ -115,6 +118,33 @@ def test_an_event_of_two_files_is_one_row_and_a_stream_reads_the_files_to_come(u
     query.awaitTermination()
     assert users.table("seen").count() == read_events(users, second).count()
     users.catalog.dropTempView("seen")
+
+
+@pytest.mark.spark
+def test_a_run_row_is_a_row_per_event_in_a_stream_too(users: SparkSession, tmp_path: Path) -> None:
+    from ackwise.spark import read_events
+    from ackwise.stores.journal.parquet import tables_of
+
+    log = Worker(3).log()
+    runs, singles = tables_of(log, 64)
+    number = len(log.column("code"))
+    assert len(runs) + len(singles) < number
+    path = (
+        tmp_path
+        / "events"
+        / "dt=2026-01-01"
+        / "hr=00"
+        / name_of(log.header.writer_id, log.header.first_seq, log.header.first_seq + number - 1)
+    )
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.concat_tables([runs, singles]), path)
+    events = read_events(users, tmp_path)
+    assert (events.count(), events.select("seq").distinct().count()) == (number, number)
+    read_events(users, tmp_path, stream=True).writeStream.format("memory").queryName("runs").trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    assert {*map(repr, users.table("runs").collect())} == {*map(repr, events.collect())}
+    users.catalog.dropTempView("runs")
 
 
 @pytest.mark.spark
