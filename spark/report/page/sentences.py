@@ -57,7 +57,7 @@ def books_sentence(books: Sequence[Book]) -> tuple[str, Tone]:
         return f"{wrong:,} of {partitions} {'does' if wrong == 1 else 'do'} not balance. Nothing on this page can be relied on.", "bad"
     gaps, offsets = sum(book.gaps for book in books), sum(book.expected for book in books)
     each = f"{gaps:,} {were(gaps)} never in the log, every other one has exactly one verdict" if gaps else "each has exactly one verdict"
-    return f"The books balance. Of {counted(offsets, 'offset')} in {partitions}, {each}.", "good"
+    return f"The accounts balance. Of {counted(offsets, 'offset')} in {partitions}, {each}.", "good"
 
 
 def produced_tone(production: Production) -> Tone:

@@ -58,7 +58,7 @@ def books_table(report: RunReport) -> Table:
     offsets, balance, gaps = (sum(getattr(book, name) for book in report.books) for name in ("expected", "balance", "gaps"))
     foot = [head("all"), Cell(""), Cell(""), number(offsets), number(balance, "bad"), *_verdicts(every), number(gaps)]
     found = [_of(report, book.partition.group[1], _book(book)) for book in report.books]
-    return Table("Books", caption, _columns(report, columns), found, _of(report, "", foot), "partitions")
+    return Table("Accounts", caption, _columns(report, columns), found, _of(report, "", foot), "partitions")
 
 
 def _book(book: Book) -> list[Cell]:
@@ -75,7 +75,7 @@ def _verdicts(found: Mapping[Verdict, int]) -> list[Cell]:
 def produced_table(report: RunReport) -> Table:
     """Return the accounts of the produced records."""
     books = () if report.produced is None else report.produced.books
-    columns = ("partition", "produced", "received", "lost", "otherwise in the books", "not come to", "before the group", "orphans")
+    columns = ("partition", "produced", "received", "lost", "otherwise accounted for", "not come to", "before the group", "orphans")
     found = [
         _of(
             report,

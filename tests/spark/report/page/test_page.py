@@ -238,7 +238,7 @@ def test_headings_tables_and_pictures_say_what_they_are_to_whoever_can_not_see_t
         assert (levels[0], levels.count(1)) == (1, 1), name
         assert all(after <= before + 1 for before, after in pairwise(levels)), name
         questions = [heading.text for heading in headings if heading.tag == "h2"][:4]
-        assert questions == ["Was anything lost?", "Was anything done twice?", "What do I do now?", "Books"]
+        assert questions == ["Was anything lost?", "Was anything done twice?", "What do I do now?", "Accounts"]
         assert [child.text.strip() != "" for child in next(tree.all("head")).children if child.tag == "title"] == [True], name
         assert next(tree.all("html")).attributes["lang"] == "en"
         for table in tree.all("table"):
