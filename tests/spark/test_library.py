@@ -60,9 +60,9 @@ def state_of(spark: SparkSession) -> tuple[object, ...]:
     return (dict(spark.conf.getAll), [table.name for table in spark.catalog.listTables()], cached(spark))
 
 
-def cached(spark: SparkSession) -> bool:
+def cached(spark: Any) -> bool:
     """Whether the session keeps any plan of a frame."""
-    return not spark._jsparkSession.sharedState().cacheManager().isEmpty()
+    return bool(not spark._jsparkSession.sharedState().cacheManager().isEmpty())
 
 
 @pytest.mark.spark
