@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ackwise.spark.local.exploding import EVENTS, exploded
+from ackwise.spark.events.exploding import EVENTS, exploded
 
 __all__ = ["events_in", "plain_events_in"]
 

@@ -83,7 +83,8 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
             there = as_written(there, known)
             missing = [file for file in there.files if file not in known]
             for file in progress.track(missing, description=f"sending to {escape(topic)}"):
-                await to.publish(list(records_of(file)))
+                records = list(records_of(file))
+                await to.publish(records)
                 known.add(file)
                 named = events_of(file)
                 events += 0 if named is None else named.after - named.first

@@ -65,7 +65,7 @@ def _differences(writer: int, files: Sequence[Path]) -> Iterator[Disputed]:
     from pyarrow.compute import SortOptions
     from pyarrow.compute import call_function as call
 
-    from ackwise.spark.local.exploding import exploded
+    from ackwise.spark.events.exploding import exploded
 
     rows = exploded(pa.concat_tables([_read(path, place) for place, path in enumerate(files)]), "file")
     rows = rows.take(call("sort_indices", [rows], options=SortOptions([("writer_id", "ascending"), ("seq", "ascending")])))

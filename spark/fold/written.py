@@ -67,7 +67,7 @@ def _numbers(path: Path) -> dict[int, list[Run]]:
 def _by_writer(path: Path) -> Iterator[tuple[int, Any]]:
     import pyarrow as pa
 
-    from ackwise.spark.local.exploding import exploded
+    from ackwise.spark.events.exploding import exploded
 
     rows = _read(path, None)
     rows = (rows if rows["n"].null_count == len(rows) else exploded(rows)).select(_IDENTITY)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import dataset
 from pyarrow.compute import SetLookupOptions
@@ -27,8 +28,10 @@ from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.events.disputed import Disputed
+from ackwise.spark.events.exploding import EVENTS, exploded
 from ackwise.spark.events.numbers import Run, joined, runs_in
 from ackwise.spark.events.schema import NO_OFFSET
+from ackwise.spark.events.sources import counted, events_of
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
 from ackwise.stores.journal.parquet import SCHEMA
@@ -36,13 +39,16 @@ from ackwise.stores.journal.parquet import SCHEMA
 __all__ = ["EventFiles", "Excerpt"]
 
 #: Times as the numbers that the oracle counts in.
-_PLAIN: Final = pa.schema([pa.field(f.name, pa.int64() if pa.types.is_timestamp(f.type) else f.type) for f in SCHEMA])
+_PLAIN: Final = pa.schema([pa.field(f.name, pa.int64() if pa.types.is_timestamp(f.type) else f.type) for f in EVENTS])
 _OF_WRITERS: Final = (E.SESSION_START, E.SESSION_END, E.ASSIGNED, E.REVOKED)
 #: What is read of events that are not about the messages in question; the rest is half of the work.
 _COLUMNS: Final = [
     *("writer_id", "seq", "event_type", "event_ts", "cluster", "group_id", "client", "handler", "topic", "topic_id", "partition", "offset"),
     *("range_end", "record_ts", "phys_topic", "attempt", "dedup_epoch", "role", "from_commit", "attrs", "proved"),
 ]
+_OF_RUNS: Final = ("n", "ok_n", "last_offset", "ok_ts_max")
+#: Rows of several messages, see `stores/journal/runs.py`.
+_IS_RUN: Final = field("n").is_valid()
 _JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED, E.ACCEPT_REFUSED)
 #: Codes that we don't know are passed over, as the oracle does, and offsets that no log has.
 _MESSAGES: Final = (
@@ -96,6 +102,7 @@ class EventFiles:
         """`disputed` events are left out."""
         self._files = _dataset([str(path) for path in files])
         self._undisputed: Any = field("seq").is_valid()
+        self._has_disputed = bool(disputed)
         for each in disputed:
             numbers = (field("seq") >= each.first) & (field("seq") < each.after)
             self._undisputed &= ~((field("writer_id") == each.writer) & numbers)
@@ -104,9 +111,11 @@ class EventFiles:
         """Return the events of the messages whose origin is at one of these places."""
         found: list[Event] = []
         for (topic, partition), offsets in _by_partition(places).items():
-            # By the bounds whole files are passed over: their footer has the least and the largest offset.
-            bounds = (field("offset") >= min(offsets)) & (field("offset") <= max(offsets)) & (field("partition") == partition)
-            found += self._where(_MESSAGES & bounds & field("offset").isin(offsets) & (field("topic") == topic))
+            # By the bounds whole row groups are passed over: the footer has the least and the largest offset.
+            here = (field("offset") <= max(offsets)) & (field("partition") == partition) & (field("topic") == topic)
+            wanted = _MESSAGES & here & (field("offset") >= min(offsets)) & field("offset").isin(offsets)
+            reaching = here & (field("last_offset") >= min(offsets))
+            found += self._in(self._files, wanted, reaching, partial(_with_one_of, offsets=sorted(offsets)))
         return found
 
     def copies_at(self, place: Place) -> list[Event]:
@@ -118,11 +127,14 @@ class EventFiles:
         """Return the places of records whose events carry one of these dedup hashes, with the codes of these events."""
         found: dict[Place, set[int]] = defaultdict(set)
         if hashes:
-            names = ["topic", "partition", "offset", "event_type"]
-            wanted = self._undisputed & _MESSAGES & field("dedup_hash").isin(list(hashes))
-            rows = self._files.to_table(columns=names, filter=wanted, use_threads=False)
-            for *place, code in zip(*(rows[name].to_pylist() for name in names), strict=True):
-                found[Place(*place)].add(code)
+            wanted = _MESSAGES & field("dedup_hash").isin(list(hashes))
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                runs = [rows for rows in pool.map(lambda file: _with_hash(file, hashes), self._files.get_fragments()) if len(rows)]
+            events = self._in(self._files, wanted)
+            if runs:
+                events += _rows(exploded(pa.concat_tables(runs)).filter(self._undisputed & wanted))
+            for event in events:
+                found[Place(event["topic"], event["partition"], event["offset"])].add(event["event_type"])
         return found
 
     def sent_as(self, message_ids: Collection[str]) -> list[Event]:
@@ -153,19 +165,29 @@ class EventFiles:
     def partitions(self) -> dict[tuple[str, int], Run]:
         """Return the least offset that messages have, and the one after the largest, by topic and partition."""
         found: dict[tuple[str, int], Run] = {}
-        for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=self._undisputed & _MESSAGES):
-            rows = pa.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
-            for row in rows.to_pylist():
+        names = ["topic", "partition", "offset", "last_offset"]
+        for batch in self._files.to_batches(columns=names, filter=self._undisputed & _MESSAGES):
+            rows = pa.Table.from_batches([batch])
+            rows = rows.append_column("last", call("coalesce", [rows["last_offset"], rows["offset"]]))
+            for row in rows.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("last", "max")]).to_pylist():
                 first, after = found.get(where := (row["topic"], row["partition"]), (row["offset_min"], 0))
-                found[where] = min(first, row["offset_min"]), max(after, row["offset_max"] + 1)
+                found[where] = min(first, row["offset_min"]), max(after, row["last_max"] + 1)
         return found
 
     def nearest(self, place: Place) -> tuple[int | None, int | None]:
         """Return the next lower and the next higher offset with an event, in the same partition."""
         here = self._undisputed & _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
-        lower = self._files.to_table(columns=["offset"], filter=here & (field("offset") < place.offset))
-        higher = self._files.to_table(columns=["offset"], filter=here & (field("offset") > place.offset))
-        return call("max", [lower["offset"]]).as_py(), call("min", [higher["offset"]]).as_py()
+        rows = self._files.to_table(columns=["offset", "last_offset"], filter=here)
+        first, last = rows["offset"], call("coalesce", [rows["last_offset"], rows["offset"]])
+        lower, higher = rows.filter(call("less", [last, place.offset])), rows.filter(call("greater", [first, place.offset]))
+        within = self._in(self._files, here, here & (field("offset") < place.offset) & (field("last_offset") > place.offset), _only_runs)
+        offsets = [event["offset"] for event in within]
+        below = [
+            call("max", [call("coalesce", [lower["last_offset"], lower["offset"]])]).as_py(),
+            *(o for o in offsets if o < place.offset),
+        ]
+        above = [call("min", [higher["offset"]]).as_py(), *(o for o in offsets if o > place.offset)]
+        return max((o for o in below if o is not None), default=None), min((o for o in above if o is not None), default=None)
 
     def around(self, places: Collection[Place], since: int | None) -> Excerpt:
         """Return the excerpt for messages at these places. `since`: delay and retry topics matter from this microsecond on, or never."""
@@ -173,7 +195,9 @@ class EventFiles:
         kept: list[Event] = []
         offsets = _by_partition(places)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for rows, written in pool.map(lambda file: _read(file, self._undisputed, offsets, since), self._files.get_fragments()):
+            for rows, written in pool.map(
+                lambda file: _read(file, None if not self._has_disputed else self._undisputed, offsets, since), self._files.get_fragments()
+            ):
                 kept += rows
                 for writer, spans in written.items():
                     numbers[writer] += spans
@@ -185,14 +209,19 @@ class EventFiles:
             # What was read before and after a hole does not follow from the largest and the smallest.
             of_writers = field("writer_id").isin(list(holes))
             for topic, partition in offsets:
-                kept += self._where(of_writers & (field("partition") == partition) & (field("topic") == topic))
+                theirs = of_writers & (field("partition") == partition) & (field("topic") == topic)
+                kept += self._in(self._files, theirs, theirs)
         return Excerpt(kept, holes, last_there)
 
     def _where(self, condition: Any) -> list[Event]:
         return self._in(self._files, condition)
 
-    def _in(self, files: dataset.Dataset, condition: Any) -> list[Event]:
-        return _where(files, self._undisputed & condition)
+    def _in(
+        self, files: dataset.Dataset, condition: Any, runs: Any = None, some: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    ) -> list[Event]:
+        """Return the events that meet the condition: of `some` run rows that meet `runs`, and of single rows."""
+        rows = condition if runs is None else (~_IS_RUN & condition) | (_IS_RUN & runs)
+        return _rows(_events(some(_where(files, rows))).filter(self._undisputed & condition))
 
     @cached_property
     def _sending(self) -> dataset.Dataset:
@@ -200,12 +229,41 @@ class EventFiles:
         return _with_some(self._files, _SENDING)
 
 
-def _where(files: dataset.Dataset, condition: Any) -> list[Event]:
-    """Return the events that meet the condition.
+def _where(files: dataset.Dataset, condition: Any) -> pa.Table:
+    """Return the rows that meet the condition.
 
     Rows have many columns, and few files have any that meet it: of the others only the columns of the condition are read.
     """
-    return _rows(_with_some(files, condition).to_table(filter=condition, use_threads=False))
+    return _with_some(files, condition).to_table(filter=condition, use_threads=False)
+
+
+def _events(rows: pa.Table) -> pa.Table:
+    """The events of rows with all columns."""
+    return rows.select(EVENTS.names) if rows["n"].null_count == len(rows) else exploded(rows)
+
+
+def _only_runs(rows: pa.Table) -> pa.Table:
+    return rows.filter(_IS_RUN)
+
+
+def _with_one_of(rows: pa.Table, offsets: Sequence[int]) -> pa.Table:
+    """The single rows, and the run rows that reach over one of these offsets, which are in order."""
+    wanted = np.array(offsets)
+    first, last = (rows[name].fill_null(-1).to_numpy() for name in ("offset", "last_offset"))
+    place = np.searchsorted(wanted, first)
+    reaches = (place < len(wanted)) & (wanted[np.minimum(place, len(wanted) - 1)] <= last)
+    return rows.filter(pa.array(reaches | (rows["n"].is_null().to_numpy())))
+
+
+def _with_hash(file: Any, hashes: Collection[int]) -> pa.Table:
+    """The run rows of a file that have a message with one of these dedup hashes."""
+    rows = file.to_table(schema=SCHEMA, columns=["seq", "hashes"], filter=_IS_RUN, use_threads=False)
+    lists = rows["hashes"].combine_chunks()
+    is_one = call("is_in", [call("list_flatten", [lists])], SetLookupOptions(pa.array(list(hashes), pa.int64())))
+    places = call("unique", [call("list_parent_indices", [lists]).filter(is_one)])
+    if not len(places):
+        return SCHEMA.empty_table()
+    return file.to_table(schema=SCHEMA, filter=_IS_RUN & field("seq").isin(rows["seq"].take(places).to_pylist()), use_threads=False)
 
 
 def _with_some(files: dataset.Dataset, condition: Any) -> dataset.Dataset:
@@ -230,19 +288,54 @@ def _read(
     file: Any, undisputed: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
 ) -> tuple[list[Event], Mapping[int, Sequence[Run]]]:
     """Return the kept events of one file, and its sequence numbers by writer."""
-    table = file.to_table(schema=SCHEMA, columns=_COLUMNS, filter=undisputed, use_threads=False)
+    table, all_numbers = _excerpt(file, undisputed)
     kept: list[pa.Table] = []
     numbers: dict[int, list[Run]] = {}
     writers = call("unique", [table["writer_id"]]).to_pylist()
     for writer in writers:
         mine = table if len(writers) == 1 else _only(table, "writer_id", writer)
-        numbers[writer] = runs_in(mine["seq"])
+        numbers[writer] = runs_in(mine["seq"]) if all_numbers is None else all_numbers
         kept += _of_writer(mine, since)
         for (topic, partition), offsets in places.items():
             here = _without(_with_offsets(_only(_only(mine, "partition", partition), "topic", topic)), *OUTGOING)
             if here.num_rows:
                 kept += _of_partition(here.filter(call("or", [_is_from(here, 20), call("is_null", [here["phys_topic"]])])), offsets)
     return [event for part in kept for event in _rows(part)], numbers
+
+
+def _excerpt(file: Any, undisputed: Any) -> tuple[pa.Table, list[Run] | None]:
+    """Return the single events of a file, and those of run rows in which something begins or ends; and the numbers of all, if known.
+
+    They are if there are as many as the name of the file says, and none is disputed. Otherwise the events of all run rows are returned.
+    """
+    rows = file.to_table(schema=SCHEMA, columns=[*_COLUMNS, *_OF_RUNS], use_threads=False)
+    runs, named = rows.filter(_IS_RUN), events_of(Path(file.path))
+    is_whole = undisputed is None and named is not None and counted(rows) == named.after - named.first
+    wanted = _IS_RUN & field("seq").isin(_at_ends(runs)) if is_whole else _IS_RUN
+    events = rows.filter(~_IS_RUN).select(_COLUMNS)
+    if len(runs):
+        some = exploded(file.to_table(schema=SCHEMA, filter=wanted, use_threads=False))
+        events = pa.concat_tables([events, some.select(_COLUMNS)])
+    numbers = [(named.first, named.after)] if is_whole and named is not None else None
+    return events.filter(field("seq").is_valid() if undisputed is None else undisputed), numbers
+
+
+def _at_ends(runs: pa.Table) -> list[int]:
+    """Return the numbers of the run rows that have the least or largest offset of a partition, or the first or last time."""
+    ends = set[int]()
+    for _, part in _by(runs, "topic", "partition"):
+        for column, which in (("offset", "min"), ("last_offset", "max"), ("event_ts", "min"), ("event_ts", "max"), ("ok_ts_max", "max")):
+            found = call(which, [part[column]])
+            ends.update(part.filter(call("equal", [part[column], found]))["seq"].to_pylist()[:1])
+    return sorted(ends)
+
+
+def _by(rows: pa.Table, *names: str) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+    for key in rows.group_by(list(names)).aggregate([]).to_pylist():
+        part = rows
+        for name, value in key.items():
+            part = part.filter(call("is_null", [part[name]])) if value is None else _only(part, name, value)
+        yield key, part
 
 
 def _of_writer(mine: pa.Table, since: int | None) -> Iterator[pa.Table]:

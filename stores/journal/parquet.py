@@ -7,12 +7,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.compute import call_function as call
 
 from ackwise.middleware.eventlog import FIELDS, NONE, EventLog
 from ackwise.middleware.events import COLUMNS, EVENT_COLUMNS, Column, Kind
@@ -43,6 +44,7 @@ ROLLED_ON: Final = b"ackwise.rolled_on"
 _WIDTHS: Final = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
 _FIELDS: Final = {field.name: field for field in FIELDS}
 _FIELD_OF: Final = {"event_type": "code", "event_ts": "at_us", "record_ts": "record_ts_ms", "due_ts": "due_ms"}
+_NUMBERED: Final = {column.name for column in EVENT_COLUMNS if _FIELD_OF.get(column.name, column.name) in {*_FIELDS, "at_us", "seq"}}
 _NONE: Final = NONE["q"]
 
 # 0001-01-01 and 9999-12-31, as milliseconds: neither Python nor SQL has dates beyond, and a producer may send any number.
@@ -101,7 +103,21 @@ def export(log: EventLog, root: Path, file_mode: int = FILE_MODE, rolled_on: str
 
 def tables_of(log: EventLog, longest: int = LONGEST) -> list[pa.Table]:
     """The log's events in tables of `SCHEMA`, moved column by column and never as Python values: run rows, and single rows."""
-    events = _Events(log)
+    return _tables(_OfLog(log), longest)
+
+
+def in_runs(events: pa.Table, longest: int = LONGEST) -> list[pa.Table]:
+    """The same of events that a writer recorded, in order. A record time that is no whole millisecond, as Kafka has them, is in no run."""
+    micros = call("coalesce", [events["record_ts"].cast(pa.int64()), 0])
+    is_whole = pa.array(np.asarray(micros) % 1000 == 0)
+    runs, singles = _tables(_OfTable(events.filter(is_whole)), longest)
+    rest = events.filter(call("invert", [is_whole]))
+    nulls = {field.name: pa.nulls(len(rest), field.type) for field in SCHEMA}
+    others = [rest[name].cast(SCHEMA.field(name).type) if name in rest.column_names else values for name, values in nulls.items()]
+    return [runs, pa.concat_tables([singles, pa.table(others, schema=SCHEMA)])]
+
+
+def _tables(events: _Events, longest: int) -> list[pa.Table]:
     parts = parts_of(events.numbers, longest)
     runs = [_of_run(column, parts.columns, events, parts.firsts) for column in COLUMNS]
     singles = [
@@ -125,8 +141,44 @@ def _of_run(column: Column, columns: Mapping[str, Any], events: _Events, firsts:
     return pa.array(found, mask=found == _NONE).cast(kind)
 
 
-class _Events:
-    """The events of a log as arrays."""
+class _Events(Protocol):
+    """Events as arrays."""
+
+    @property
+    def numbers(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What `parts_of` takes."""
+        ...
+
+    def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:
+        """A column of the events at these places."""
+        ...
+
+
+class _OfTable:
+    """The events in a table."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.numbers: Final = {_FIELD_OF.get(name, name): self._numbers(table[name]) for name in table.column_names if name in _NUMBERED}
+        for name in ("record_ts_ms", "due_ms"):
+            values = self.numbers[name]
+            self.numbers[name] = np.where(values == _NONE, _NONE, values // 1000)
+
+    def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:
+        return self._table[column.name].take(pa.array(places)).combine_chunks().cast(_TYPES[column.kind])
+
+    def _numbers(self, values: pa.ChunkedArray) -> npt.NDArray[Any]:
+        kind = values.type
+        if pa.types.is_string(kind) or pa.types.is_dictionary(kind):
+            places = values.cast(pa.string()).combine_chunks().dictionary_encode().indices
+            return np.asarray(call("add", [places, 1]).fill_null(0))
+        plain = pa.int64() if pa.types.is_timestamp(kind) else pa.int8() if pa.types.is_boolean(kind) else kind
+        none = {8: NONE["b"], 16: NONE["h"], 32: NONE["i"], 64: NONE["q"]}[plain.bit_width]
+        return np.asarray(values.cast(plain).fill_null(none))
+
+
+class _OfLog:
+    """The events of a log."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -141,7 +193,6 @@ class _Events:
         self.numbers: Final[Mapping[str, npt.NDArray[Any]]] = numbers
 
     def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:
-        """A column of the events at these places."""
         kind = _TYPES[column.kind]
         name = _FIELD_OF.get(column.name, column.name)
         if name not in self.numbers:

@@ -118,7 +118,7 @@ def _in_runs(events: Mapping[str, npt.NDArray[Any]]) -> Flags:
     found = codes[events["code"].astype(np.uint8)]
     found &= (offset >= 0) & (offset < END) & (events["topic"] != 0) & (events["partition"] != _NONE["partition"])
     found &= (attempt == 1) | (attempt == _NONE["attempt"])
-    found &= (record_ms <= events["at_us"] // 1000 + _DAY_MS) & (events["mono_ns"] != _NO_NUMBER)
+    found &= record_ms <= events["at_us"] // 1000 + _DAY_MS
     for name in _SINGLE:
         found &= events[name] == _NONE[name]
     return found
@@ -139,6 +139,7 @@ def _successes(events: Mapping[str, npt.NDArray[Any]], in_runs: Flags) -> Number
     found = is_start[before] & is_success[after] & (lane[:-1] == lane[1:])
     for name in ("offset", "exec_id", "record_ts_ms", "dedup_hash"):
         found &= events[name][before] == events[name][after]
+    found &= (events["mono_ns"][before] == _NO_NUMBER) == (events["mono_ns"][after] == _NO_NUMBER)
     success = np.full(len(code), -1, np.int64)
     success[before[found]] = after[found]
     return success
@@ -148,7 +149,7 @@ def _cut(events: Mapping[str, npt.NDArray[Any]], rows: Numbers, success: Numbers
     """Return the events in the order of runs, and where each run begins."""
     found = success[rows]
     lists = [events["duration_us"][rows] == _NO_DURATION, (found >= 0) & (events["duration_us"][found] == _NO_DURATION)]
-    lists += [events[name][rows] == _NO_NUMBER for name in ("record_ts_ms", "dedup_hash", "exec_id")]
+    lists += [events[name][rows] == _NO_NUMBER for name in ("record_ts_ms", "dedup_hash", "exec_id", "mono_ns")]
     keys = _keys(events, _SHARED, rows, lists)
     order = np.argsort(keys, kind="stable")
     members, keys = rows[order], keys[order]
@@ -169,7 +170,7 @@ def _cut_far(events: Mapping[str, npt.NDArray[Any]], members: Numbers, found: Nu
     """Add cuts until times and sequence numbers fit lists, and one clock tells the other."""
     if not len(members):
         return
-    skew = events["at_us"] * 1000 - events["mono_ns"]
+    skew = np.where(events["mono_ns"] == _NO_NUMBER, 0, events["at_us"] * 1000 - events["mono_ns"])
     limits = ((events["at_us"], _FAR), (events["seq"], _FAR), (skew, _SET))
     place = np.arange(len(members))
     while True:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ackwise.middleware.events import SCHEMA_VERSION, EventCode
-from ackwise.stores.journal.parquet import SCHEMA
+from ackwise.stores.journal.parquet import SCHEMA, in_runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DAY", "NOW", "SECOND", "TOPIC", "History", "no_events", "write_parquet", "write_produced"]
+__all__ = ["DAY", "NOW", "SECOND", "TOPIC", "History", "no_events", "write_in_runs", "write_parquet", "write_produced"]
 
 SECOND: Final = 1_000_000
 DAY: Final = 86400 * SECOND
@@ -223,6 +224,15 @@ def hash_of(text: str) -> int:
     for byte in text.encode():
         number = (number ^ byte) * 1099511628211 & (2**63 - 1)
     return number
+
+
+def write_in_runs(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
+    """The same in run rows, where a roller would make some of them."""
+    plain = pq.read_table(write_parquet(path, events))
+    writers = plain["writer_id"].unique().to_pylist()
+    tables = [table for writer in writers for table in in_runs(plain.filter(pc.field("writer_id") == writer).sort_by("seq"))]
+    pq.write_table(pa.concat_tables(tables), path, compression="zstd")
+    return path
 
 
 def write_parquet(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:

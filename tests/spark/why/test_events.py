@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
-from tests.spark.histories import TOPIC, History, write_parquet
+from tests.spark.histories import TOPIC, History, write_in_runs
+from tests.spark.reconciling import name_of
 
 from ackwise.spark.events.logs import Logs
 from ackwise.spark.events.sources import Evidence
@@ -32,7 +33,9 @@ def evidence_of(folder: Path, events: Iterable[Event], size: int, rolled_on: Map
     files = []
     for writer, mine in by_writer.items():
         mine.sort(key=lambda event: int(event["seq"]))
-        files += [write_parquet(folder / f"{writer:x}-{n}.parquet", mine[n : n + size]) for n in range(0, len(mine), size)]
+        for n in range(0, len(mine), size):
+            some = mine[n : n + size]
+            files.append(write_in_runs(folder / name_of(writer, some[0]["seq"], some[-1]["seq"]), some))
     return Evidence((folder,), tuple(files), 0, Logs(rolled_on=rolled_on), (), ())
 
 
