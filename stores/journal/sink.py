@@ -55,7 +55,7 @@ class Journal:
         client: str | None = None,
         attrs: Mapping[str, object] | None = None,
         mode: Mode = "before_settle",
-        roll_events: int = 10_000,
+        roll_events: int = 100_000,
         roll_seconds: float = 60.0,
         heartbeat_seconds: float = 2.0,
         flush_events: int = 1_000,
