@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import json
 import os
 import secrets
@@ -22,7 +21,8 @@ from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.stores.journal.layout import FILE_MODE, boot_id, make_directory, sync_directory
 from ackwise.stores.journal.log import LogWriter, explain
-from ackwise.stores.journal.recovery import Recovery, recover, roll
+from ackwise.stores.journal.recovery import Recovery
+from ackwise.stores.journal.roller import Roller, missing_package
 
 log = Log("ackwise.events")
 
@@ -95,6 +95,7 @@ class Journal:
         self._writing: asyncio.Future[None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._unrolled: list[Path] = []
+        self._roller = Roller(self.root)
         self._can_roll = False
         self._is_open = False
         self._has_ended = False
@@ -119,8 +120,7 @@ class Journal:
         await loop.run_in_executor(self._log_thread, _make_root, self.root, self._file_mode)
         await self._make_durable()
         self._is_open = True
-        # Before the first message: importing pyarrow stops the event loop for a moment, even from a thread.
-        self._can_roll = await loop.run_in_executor(self._roll_thread, _has_pyarrow)
+        self._can_roll = _can_roll()
         if self._can_roll:
             self._in_roll_thread(self._recover)
         if self._background is None:
@@ -166,6 +166,7 @@ class Journal:
             await self._end()
         self._is_closed = True
         self._log_thread.shutdown(wait=False)
+        self._in_roll_thread(self._roller.close)
         await asyncio.to_thread(self._roll_thread.shutdown)
 
     async def _end(self) -> None:
@@ -228,14 +229,13 @@ class Journal:
         self._roll_thread.submit(work).add_done_callback(_report_error)
 
     def _roll(self, finished: list[Path]) -> None:
-        recovery = Recovery()
-        for path in (*self._unrolled, *finished):
-            roll(path, self.root, recovery)
+        self._unrolled += finished  # kept if the roller can't be started
+        recovery = self._roller.roll(self._unrolled)
         self._unrolled = recovery.live
         _report_unreadable(recovery)
 
     def _recover(self) -> None:
-        _report_unreadable(recover(self.root))
+        _report_unreadable(self._roller.roll(None))
 
 
 def from_url(
@@ -291,15 +291,12 @@ def _make_root(root: Path, file_mode: int) -> None:
         raise EventLogUnavailable(explain(error, root)) from error
 
 
-def _has_pyarrow() -> bool:
-    try:
-        importlib.import_module("ackwise.stores.journal.parquet")
-    except ImportError as error:
+def _can_roll() -> bool:
+    if (missing := missing_package()) is not None:
         log.warning(
-            "events stay in log files, which `ackwise reconcile` rolls; pip install 'ackwise[events]' to roll them here", error=said(error)
+            "events stay in log files, which `ackwise reconcile` rolls; pip install 'ackwise[events]' to roll them here", error=missing
         )
-        return False
-    return True
+    return missing is None
 
 
 def _report_error(rolled: Future[None]) -> None:

@@ -1,0 +1,77 @@
+"""The process that rolls logs: the worker imports nothing for it, and neither needs the other to end well."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.eventfiles import events_in
+from tests.stores.journal.test_recovery import claimed, write_log
+
+from ackwise.stores.journal.roller import Roller
+
+WORKER = """
+import asyncio, sys
+from ackwise.middleware.events import Event, EventCode
+from ackwise.stores.journal import Journal
+
+async def main():
+    journal = Journal(sys.argv[1], group_id="g", roll_events=2)
+    await journal.open()
+    for offset in range(4):
+        journal.record(Event(EventCode.CLAIMED, "orders", 0, offset, "bill"))
+        await journal.flush()
+    await journal.close()
+    print(*{name.partition(".")[0] for name in sys.modules} & {"numpy", "pyarrow"})
+
+asyncio.run(main())
+"""
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from ackwise.stores.journal.roller import Roller
+
+roller = Roller(Path(sys.argv[1]))
+roller.roll([])
+print(roller._process.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_worker_whose_logs_are_rolled_imports_no_pyarrow(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", WORKER, str(tmp_path)], capture_output=True, check=True, timeout=100)
+    assert (ran.stdout, ran.stderr) == (b"\n", b"")
+    assert [event["seq"] for event in events_in(*sorted((tmp_path / "events").rglob("*.parquet")))] == list(range(6))
+    assert list((tmp_path / "wal").iterdir()) == []
+
+
+def test_logs_of_a_process_that_died_are_rolled_by_the_next_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    roller = Roller(tmp_path)
+    try:
+        roller.roll([])
+        assert roller._process is not None
+        os.kill(roller._process.pid, signal.SIGKILL)
+        log = write_log(tmp_path, [[claimed(0)]])
+        with caplog.at_level(logging.WARNING):
+            assert roller.roll([log]).live == [log]
+        assert [record.message.partition(":")[0] for record in caplog.records] == ["the process that rolls event logs died"]
+        assert [path.suffix for path in roller.roll([log]).rolled] == [".parquet"]
+        assert not log.exists()
+    finally:
+        roller.close()
+
+
+def test_the_process_has_a_low_priority_and_ends_when_its_worker_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        roller = int(worker.stdout.readline())
+        assert os.getpriority(os.PRIO_PROCESS, roller) > os.getpriority(os.PRIO_PROCESS, 0)
+        worker.kill()
+        assert worker.stderr.read() == b""  # both had it open: it ends with the last of them
