@@ -45,7 +45,7 @@ _MOST: Final = 4096
 #: Offsets from here on are in no run.
 END: Final = 2**62
 
-_STARTS: Final = (EventCode.CLAIMED, 18)
+_STARTS: Final = (EventCode.CLAIMED, EventCode.STARTED)
 _JOINED: Final = (
     *_STARTS,
     EventCode.SUCCEEDED,
