@@ -95,13 +95,21 @@ class SurveyRow(NamedTuple):
     outgoing: int = 0
     """Number of events of the producer side."""
     least_lag: int | None = None
-    """The least time from a record to an event about it."""
+    """The least time from a record to an event about it. Here and in the next two, records far ahead of their event are left out."""
     oldest_record: int | None = None
     newest_record: int | None = None
     """Times of the records of its events about messages."""
     clock_low: int | None = None
     clock_high: int | None = None
     """The least and the most that the writer's clock was ahead of one that nobody sets."""
+    timed: int = 0
+    """Number of events about messages whose record has a time; one that was exported twice counts twice."""
+    far: int = 0
+    """Number of those among them whose record is `FAR_AHEAD` of the event."""
+    far_lag: int | None = None
+    oldest_far: int | None = None
+    newest_far: int | None = None
+    """Of these events, what the columns without `far` are of the others."""
 
 
 class Committed(NamedTuple):
@@ -303,8 +311,8 @@ def establish(
     Raises `KeyCollision` if two partitions or two views got the same key.
     """
     rows = list(rows)
-    timeout = round(config.writer_timeout * _MICROS)
-    clocks = compare(_readings(rows), timeout, round(config.grace * _MICROS), with_fast=config.as_of is None)
+    timeout, grace = round(config.writer_timeout * _MICROS), round(config.grace * _MICROS)
+    clocks = compare(_readings(rows, grace), timeout, grace, with_fast=config.as_of is None)
     given = None if config.as_of is None else round(config.as_of * _MICROS)
     sessions = _sessions(rows)
     writers = _writers(rows, given, timeout, clocks, sessions, logs, named, last_commits)
@@ -315,13 +323,15 @@ def establish(
     return Facts(rows, as_of, writers, partitions, views, groups, clocks, _absent(writers, partitions, groups, named, last_commits))
 
 
-def _readings(rows: Sequence[SurveyRow]) -> list[Reading]:
-    return [_reading(writer_id, about) for writer_id, about in _by(rows, "writer_id").items()]
+def _readings(rows: Sequence[SurveyRow], grace: int) -> list[Reading]:
+    return [_reading(writer_id, about, _is_far_behind(about, rows, grace)) for writer_id, about in _by(rows, "writer_id").items()]
 
 
-def _reading(writer_id: int, about: Sequence[SurveyRow]) -> Reading:
+def _reading(writer_id: int, about: Sequence[SurveyRow], with_far: bool) -> Reading:
     messages = [row for row in about if row.message_events]
-    records = [at for row in messages for at in (row.oldest_record, row.newest_record) if at is not None]
+    lags = [at for row in messages for at in (row.least_lag, row.far_lag if with_far else None) if at is not None]
+    seen = [at for row in messages for at in (row.oldest_record, row.newest_record) if at is not None]
+    far = [at for row in messages for at in (row.oldest_far, row.newest_far) if with_far and at is not None]
     clock = [at for row in about for at in (row.clock_low, row.clock_high) if at is not None]
     told = [at for row in messages for at in (row.first_ts, row.last_ts)]
     return Reading(
@@ -329,11 +339,21 @@ def _reading(writer_id: int, about: Sequence[SurveyRow]) -> Reading:
         (about[0].cluster, about[0].group_id),
         min(row.first_ts for row in about),
         max(row.last_ts for row in about),
-        min((row.least_lag for row in messages if row.least_lag is not None), default=None),
+        min(lags, default=None),
         max(told) - min(told) if told else 0,
-        max(records) - min(records) if records else 0,
+        max(seen + far) - min(seen + far) if seen + far else 0,
         max(clock) - min(clock) if clock else 0,
     )
+
+
+def _is_far_behind(about: Sequence[SurveyRow], rows: Sequence[SurveyRow], grace: int) -> bool:
+    """Whether records far ahead of a writer's events tell of its clock: most are, and others of its group are as far by now."""
+    far = [row.newest_far for row in about if row.newest_far is not None]
+    if not far or 2 * sum(row.far for row in about) <= sum(row.timed for row in about):
+        return False
+    first = about[0]
+    others = [row.last_ts for row in rows if (row.cluster, row.group_id) == first[2:4] and row.writer_id != first.writer_id]
+    return max(far) <= max(others, default=0) + grace
 
 
 def _as_of(writers: Sequence[Writer], clocks: Clocks) -> int:

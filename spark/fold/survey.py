@@ -9,6 +9,7 @@ from typing import Final
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
+from ackwise.spark.fold.clocks import FAR_AHEAD
 from ackwise.spark.fold.facts import ROLES, CommitRow, SurveyRow
 from ackwise.spark.fold.outgoing import is_outgoing
 from ackwise.spark.frames import Column, DataFrame, F, Window
@@ -36,8 +37,10 @@ SURVEY_KEY: Final = (
     *("writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"),
 )
 _MERGED: Final = tuple(name for name in SurveyRow._fields if name not in SURVEY_KEY)
-_SMALLEST: Final = {"first_ts", "first_seq", "start", "least_lag", "oldest_record", "clock_low"}
-_COUNTED: Final = {"strange", "message_events", "outgoing"}
+_SMALLEST: Final = {"first_ts", "first_seq", "start", "least_lag", "oldest_record", "clock_low", "far_lag", "oldest_far"}
+_COUNTED: Final = {"strange", "message_events", "outgoing", "timed", "far"}
+#: No record can be as old or as new: what is computed of smaller ones does not overflow. Microseconds.
+_AGES: Final = 2**61
 #: The columns of an event that is about a partition.
 _STEP: Final = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "handler", "attrs", "proved", "is_strange")
 
@@ -51,6 +54,9 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
     session = F.when(is_any(EventCode.SESSION_START), F.col("attrs"))
     ts, seq, offset = F.col("ts"), F.col("seq"), F.col("offset")
     clock = ts - F.expr("mono_ns DIV 1000")
+    record = F.when(is_message & F.col("record_ts").isNotNull(), F.greatest(F.least("record_ts", F.lit(_AGES)), F.lit(-_AGES)))
+    is_far = record - FAR_AHEAD > ts
+    near, far = F.when(~is_far, record), F.when(is_far, record)
     rows = (
         events.withColumn("session", session)
         .groupBy(*SURVEY_KEY, *also)
@@ -72,11 +78,16 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
             F.max(committed_position()).alias("settled_to"),
             F.max(F.when(is_drained(), ts)).alias("drained_ts"),
             F.count_if(is_outgoing()).alias("outgoing"),
-            F.min(F.when(is_message, ts - F.col("record_ts"))).alias("least_lag"),
-            F.min(F.when(is_message, F.col("record_ts"))).alias("oldest_record"),
-            F.max(F.when(is_message, F.col("record_ts"))).alias("newest_record"),
+            F.min(ts - near).alias("least_lag"),
+            F.min(near).alias("oldest_record"),
+            F.max(near).alias("newest_record"),
             F.min(clock).alias("clock_low"),
             F.max(clock).alias("clock_high"),
+            F.count(record).alias("timed"),
+            F.count(far).alias("far"),
+            F.min(ts - far).alias("far_lag"),
+            F.min(far).alias("oldest_far"),
+            F.max(far).alias("newest_far"),
         )
     )
     return rows.select(*SurveyRow._fields, *also)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -44,6 +44,7 @@ Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
 _KNOWN: Final = frozenset(map(int, E))
 _FOREVER: Final = 2**62
+_FAR: Final = 86_400 * 10**6
 _FIRST: Final = 1_293_840_000 * 10**6  # no Kafka before 2011
 _LAST: Final = 4_102_444_800 * 10**6  # 2100
 _BEGUN: Final = (E.RECEIVED, E.STARTED, E.CLAIMED)
@@ -120,16 +121,18 @@ def rule(
     With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid.
     """
     each: dict[tuple[int, int], Event] = {}
+    told = Counter[tuple[int, int]]()
     disputed = set[tuple[int, int]]()
     for event in events:
         key = event["writer_id"], event["seq"]
+        told[key] += 1
         if each.setdefault(key, event) != event:
             disputed.add(key)  # nobody knows which of them was written
     each = {key: _as_told(event) for key, event in each.items() if key not in disputed}
     if not each:
         return Ruling()
     ordered = [each[key] for key in sorted(each)]
-    return _Court(ordered, config, unreadable, still_written, list(produced), list(last_commits), rolled_on, known).rule(offsets)
+    return _Court(ordered, config, unreadable, still_written, list(produced), list(last_commits), rolled_on, known, told).rule(offsets)
 
 
 class _Court:
@@ -143,7 +146,9 @@ class _Court:
         last_commits: list[tuple[str, int, int]],
         rolled_on: Mapping[int, str],
         known: Known | None,
+        told: Mapping[tuple[int, int], int],
     ) -> None:
+        self.told = told
         self.events = events
         sent = [row for e in events if (row := _acknowledged(e)) is not None]
         listed = [{**row, "is_listed": True} for row in produced]
@@ -284,7 +289,8 @@ class _Court:
         """Find the clocks that are wrong, and what now is: by those that are right, and by all but absurd ones."""
         timeout, sane = round(self.config.writer_timeout * 1e6), [w for w in self.by_writer if w not in self.absurd]
         messages = {w: [e for e in self.by_writer[w] if _is_message(e)] for w in sane}
-        lags = {w: [e["event_ts"] - e["record_ts"] for e in of if e.get("record_ts") is not None] for w, of in messages.items()}
+        timed = {w: self._timed(w, of) for w, of in messages.items()}
+        lags = {w: [e["event_ts"] - e["record_ts"] for e in of] for w, of in timed.items()}
         least = {w: min(each) for w, each in lags.items() if each}
         usual = {w: [least[m] for m in self.mates[w] & least.keys() if least[m] - lag > self.grace] for w, lag in least.items()}
         slow = {w: min(0, *others) - least[w] for w, others in usual.items() if others}
@@ -297,7 +303,7 @@ class _Court:
             head, rest = ordered[:place], ordered[place:]
             least_of_rest = max(0, min((least[w] for w in rest if w in least), default=0))
             ahead = {w: self._last_ts(w) - self._last_ts(rest[0]) for w in head}
-            late = {w for w in head if self._keeps_up(messages[w]) and least.get(w, -_FOREVER) - least_of_rest >= ahead[w] // 2}
+            late = {w for w in head if self._keeps_up(messages[w], timed[w]) and least.get(w, -_FOREVER) - least_of_rest >= ahead[w] // 2}
             if ahead[head[-1]] > timeout and all(w in late or was_set.get(w, 0) >= ahead[w] // 2 for w in head):
                 fast = set(head)
         for w, by in was_set.items():
@@ -309,9 +315,19 @@ class _Court:
         if self.config.as_of is not None:
             self.now = self.newest = round(self.config.as_of * 1e6)
 
-    def _keeps_up(self, messages: list[Event]) -> bool:
+    def _timed(self, writer: int, messages: list[Event]) -> list[Event]:
+        """Return those with a record's time that tells of the writer's clock: one that is far ahead does if most are, and others as far."""
+        timed = [e for e in messages if e.get("record_ts") is not None]
+        far = [e for e in timed if e["record_ts"] - _FAR > e["event_ts"]]
+        often, all_times = (sum(self.told[e["writer_id"], e["seq"]] for e in each) for each in (far, timed))
+        others = [self._last_ts(mate) for mate in self.mates[writer] - {writer}]
+        if far and 2 * often > all_times and max(e["record_ts"] for e in far) <= max(others, default=0) + self.grace:
+            return timed
+        return [e for e in timed if e not in far]
+
+    def _keeps_up(self, messages: list[Event], timed: list[Event]) -> bool:
         """Whether the records came at the pace at which they were written, for a while."""
-        told, written = [e["event_ts"] for e in messages], [e["record_ts"] for e in messages if e.get("record_ts") is not None]
+        told, written = [e["event_ts"] for e in messages], [e["record_ts"] for e in timed]
         if not written or max(told) - min(told) < self.grace:
             return False
         span = int(max(told) - min(told))

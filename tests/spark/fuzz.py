@@ -25,7 +25,7 @@ def universe(number: int) -> History:
     if draw.random() < 0.2:
         history.events.clear()  # nobody says when it began
     base = draw.choice([0, 58, 120])
-    history.written = NOW if draw.random() < 0.1 else NOW - 3 * DAY
+    history.written = draw.choices([NOW - 3 * DAY, NOW, NOW + 2 * DAY], [16, 2, 1])[0]
     writers = [f"w{n}" for n in range(draw.randint(1, 3))]
     killed = [writer for writer in writers[1:] if draw.random() < 0.5]
     for writer in killed:
@@ -91,7 +91,11 @@ def _happen(history: History, draw: random.Random, writer: str, base: int, *, wa
                 redrives = ["redrive-1", "redrive-2", "redrive-2\n", "redrive-x", "redrive-", 7, None]
                 fields |= {"attrs": json.dumps({"redrive": draw.choice(redrives), "letter": "g.dlq/0/1"})}
             if draw.random() < 0.8:
-                written = history.written - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
+                written = (
+                    history.written - (1000 - offset) * SECOND
+                    if draw.random() < 0.98
+                    else draw.choice([NOW, NOW + 5000 * DAY]) - draw.randrange(20) * 100 * SECOND
+                )
                 fields |= {"record_ts": written}
             key = draw.choice([None, None, "a", "b"])
             history.say(writer, f"{offset}@{attempt}:{letters}", ago=ago, key=key, level=draw.choice([None, 0, 1, 3, 9]), **fields)

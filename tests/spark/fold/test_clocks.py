@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from tests.spark.cases import CONFIG
 from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet
 from tests.spark.reconciling import reconciled, root_of, summary
-from tests.spark.running import run
+from tests.spark.running import answer, evidence_of, run
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold.clocks import Clocks, Reading, compare
+from ackwise.spark.judging import weigh
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.spark.vocabulary import ANOMALIES, Verdict
 
@@ -97,6 +98,36 @@ def test_the_last_worker_that_is_left_is_not_fast_unless_its_records_say_so() ->
     ):
         assert compared(*others, last).fast == {}
     assert compared(*others, reading(3, NOW + HOUR, HOUR)).fast == {3: HOUR}
+
+
+def dated(ahead: Mapping[int, int], clocks: Mapping[str, int] | None = None) -> History:
+    """The shop, with records that are dated ahead by so much, by offset; w3 has 2, 5, 8 and so on."""
+    history = shop(clocks or {})
+    for event in history.events:
+        if event.get("offset") in ahead:
+            event["record_ts"] += ahead[event["offset"]]
+    return history
+
+
+DAYS, W3 = 24 * HOUR, range(2, 90, 3)
+#: Records of the future, and by how much w3's clock is behind by them.
+DATED = {
+    "one in a thousand years": (dated({5: 365_000 * DAYS}), None),
+    "fewer than others": (dated(dict.fromkeys(W3[:14], 2 * DAYS)), None),
+    "most, and later than now": (dated(dict.fromkeys(W3, 2 * DAYS)), None),
+    "most, as the clock is behind": (dated({}, {"w3": -2 * DAYS}), 2 * DAYS),
+    "the same, and one in a thousand years": (dated({5: 365_000 * DAYS}, {"w3": -2 * DAYS}), None),
+}
+
+
+def test_records_dated_far_ahead_tell_of_a_clock_only_if_most_are_and_it_is_as_late_by_others(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    for place, (name, (history, behind)) in enumerate(DATED.items()):
+        judgement = weigh(session, evidence_of(write_parquet(tmp_path / f"{place}.parquet", history.events)), JUDGED_NOW)
+        slow = {writer: by - SECOND for writer, by in judgement.facts.clocks.slow.items()}
+        assert slow == ({} if behind is None else {history.number("w3"): behind - 2 * SECOND}), name
+        assert answer(judgement).rulings["g"] == rule(history.events, JUDGED_NOW), name
 
 
 def test_the_job_says_of_wrong_clocks_what_the_oracle_says(session: SparkSession, tmp_path: Path) -> None:
