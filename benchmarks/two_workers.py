@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from tests.spark.reconciling import every_message
 
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader
 from ackwise.plugin.demo.scenario import PlannedFate, Scenario, make_scenario
@@ -128,10 +128,9 @@ async def dead_letters(brokers: str, expected: int) -> set[Position]:
 
 def verdicts(report: Path) -> dict[Position, tuple[str, frozenset[str]]]:
     """What the reconciliation says of each record of the source topic."""
-    table = pq.read_table(report / "verdicts", columns=["topic", "partition", "offset", "verdict", "flags"])
     return {
         (row["partition"], row["offset"]): (row["verdict"], frozenset(row["flags"] or ()))
-        for row in table.to_pylist()
+        for row in every_message(report)
         if row["topic"] == _TOPIC
     }
 

@@ -92,7 +92,7 @@ def _compare(
     return audit(
         claims,
         found.facts,
-        found.judged.unionByName(found.clean, allowMissingColumns=True),
+        found.known,
         found.every,
         names(spark, found.facts),
         out,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
@@ -24,13 +24,14 @@ from ackwise.spark.fold.facts import CommitRow, Committed, Facts, Named, SurveyR
 from ackwise.spark.fold.folded import FoldedEvents
 from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, pieces, unwritten
 from ackwise.spark.fold.messages import claimed_successes, fold
-from ackwise.spark.fold.runs import events_of, is_in
+from ackwise.spark.fold.runs import events_of, is_in, over_epochs
+from ackwise.spark.fold.runs import words as words_of
 from ackwise.spark.fold.survey import committed, named, passed, strange, unreported_commits
 from ackwise.spark.frames import DataFrame, F, Row, SparkSession
 from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.clean import cleared, excluded, mates_of, times_by_word
 from ackwise.spark.judge.context import context, delay_partitions
-from ackwise.spark.judge.offsets import offset_words, seen_by, seen_in, unproved_gaps
+from ackwise.spark.judge.offsets import offset_words, seen_by, seen_by_messages, seen_in, unproved_gaps
 from ackwise.spark.judge.produced import Produced
 from ackwise.spark.judge.unreported import Left, Mark, left, unreported, without_holes
 from ackwise.spark.judge.verdicts import follow_epochs, judge, keys, logical, mark_provisional, repeated, settle_repeated, settle_suppressed
@@ -52,14 +53,14 @@ class Judgement:
     commits: Mapping[int, Committed]
     events: DataFrame
     """The events about partitions, and those about messages that are not clean; projected."""
-    messages: DataFrame
+    messages: DataFrame | None
     """The messages of runs, see `fold.runs`."""
     judged: DataFrame
     settled: DataFrame
     """One row per message that is judged and not clean: its state, its context, `verdict` and `flags`."""
-    clean: DataFrame
-    """One row per clean message, with the same columns but `state`."""
-    mates: DataFrame
+    clean: DataFrame | None
+    """One row per clean message, with the same columns but `state`; None where all are judged by their events."""
+    mates: DataFrame | None
     """The clean messages whose dedup hash others have, too."""
     failed: DataFrame
     """The dedup hashes where deduplication failed, see `logical`."""
@@ -79,7 +80,17 @@ class Judgement:
     @property
     def every(self) -> DataFrame:
         """The rows of `settled` and of the clean messages that are judged."""
-        return self.settled.unionByName(self.clean.where("concerned"), allowMissingColumns=True)
+        return _together(self.settled, self.clean)
+
+    @property
+    def known(self) -> DataFrame:
+        """The rows of `judged` and of all clean messages."""
+        return self.judged if self.clean is None else self.judged.unionByName(self.clean, allowMissingColumns=True)
+
+    @property
+    def keyed(self) -> DataFrame:
+        """The rows of `settled`, and of clean messages whose dedup hash others have."""
+        return _together(self.settled, self.mates)
 
     def release(self) -> None:
         """Drop the cached frames."""
@@ -129,17 +140,13 @@ def conclude(
     taken = without_holes(_as(open_ranges, Mark))
     contexts = context(spark, facts, commits, blind, None if since is None else since - grace)
     open_still = unreported(spark, folded, facts, taken, marked).persist()
-    masks = folded.words(excluded(spark, facts.views, commits, open_still), facts.views).persist()
-    every = folded.messages.withColumn("word", word_of("offset")).join(masks, ["mk", "word"])
-    clean = cleared(every, contexts, since, grace).persist()
-    named_views = names(spark, facts)
-    others = events_of(every.where(~is_in("clean"))).join(F.broadcast(named_views), "mk")
-    events = folded.events.unionByName(others, allowMissingColumns=True)
+    clean = _clean(spark, folded, facts, contexts, excluded(spark, facts.views, commits, open_still), since, grace)
+    events = folded.events if clean is None else folded.events.unionByName(clean.others, allowMissingColumns=True)
     states = fold(events, facts.live_writers, facts.mute)
     judged = judge(states, contexts, _stretches(spark, commits, blind), open_still, facts.as_of, grace, since).persist()
-    mates = mates_of(judged, clean).persist()
-    keyed = keys(judged.unionByName(mates, allowMissingColumns=True)).persist()
-    kept = [moves, open_still, masks, clean, judged, mates, keyed]
+    mates = None if clean is None else mates_of(judged, clean.rows).persist()
+    keyed = keys(judged if mates is None else judged.unionByName(mates, allowMissingColumns=True)).persist()
+    kept = [moves, open_still, judged, keyed, *(() if clean is None or mates is None else (clean.masks, clean.rows, mates))]
     if not (twice := repeated(judged)).isEmpty():
         kept.append(successes := claimed_successes(events, twice).persist())
         judged = settle_repeated(judged, successes)
@@ -153,7 +160,10 @@ def conclude(
         produced = Produced.survey(produced_rows, sent, facts.as_of, grace, blind_clusters)
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         evidence = produced.evidence(spark, facts, expected, blind, resumed)
-    seen = [seen_in(masks, named_views), times_by_word(folded.messages, named_views), seen_by(folded.events)]
+    if clean is not None and folded.messages is not None:
+        seen = [seen_in(clean.masks, clean.named), times_by_word(folded.messages, clean.named), seen_by(folded.events)]
+    else:
+        seen = [seen_by_messages(judged) if since is None else seen_by(events)]
     words = offset_words(seen, moves, spark, expected, blind, grace, evidence, is_any_unproved=bool(doubtful)).persist()
     failed = logical(settled, keyed)
     kept += [words, *folded.cached]
@@ -166,7 +176,7 @@ def conclude(
         messages=folded.messages,
         judged=judged,
         settled=known.where("concerned"),
-        clean=clean,
+        clean=None if clean is None else clean.rows,
         mates=mates,
         failed=failed,
         words=words,
@@ -177,6 +187,33 @@ def conclude(
         strange=passed_over,
         kept=kept,
     )
+
+
+def _together(settled: DataFrame, clean: DataFrame | None) -> DataFrame:
+    return settled if clean is None else settled.unionByName(clean.where("concerned"), allowMissingColumns=True)
+
+
+class _Clean(NamedTuple):
+    """The messages of runs, by what is known of the words that they are in."""
+
+    masks: DataFrame
+    """Rows of `fold.runs.words`."""
+    named: DataFrame
+    rows: DataFrame
+    """The clean ones, see `judge.clean.cleared`."""
+    others: DataFrame
+    """The events of the others."""
+
+
+def _clean(
+    spark: SparkSession, folded: FoldedEvents, facts: Facts, contexts: DataFrame, against: DataFrame, since: int | None, grace: int
+) -> _Clean | None:
+    if folded.messages is None:
+        return None
+    masks = over_epochs(words_of(folded.messages, folded.events, against), spark, facts.views).persist()
+    every, named_views = folded.messages.withColumn("word", word_of("offset")).join(masks, ["mk", "word"]), names(spark, facts)
+    others = events_of(every.where(~is_in("clean"))).join(F.broadcast(named_views), "mk")
+    return _Clean(masks, named_views, cleared(every, contexts, since, grace).persist(), others)
 
 
 def _stretches(spark: SparkSession, commits: Mapping[int, Committed], blind: Blindness) -> DataFrame:

@@ -79,7 +79,7 @@ def verdicts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig 
     Raises `ConfigurationError` if a folder holds no events, and what Spark raises.
     """
     with _judged(spark, folders, config or ReconcileConfig()) as found:
-        return _kept(verdict_rows(found.settled, names(spark, found.facts)).drop("state"))
+        return _kept(verdict_rows(found.every, names(spark, found.facts)).drop("state"))
 
 
 def accounts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig | None = None) -> DataFrame:
@@ -207,7 +207,7 @@ def _kept(rows: DataFrame) -> DataFrame:
 
 def _books(found: Judgement) -> list[Book]:
     masks = absent()
-    counted, partitions = at_once(offsets(found.settled), count(found.words, masks))
+    counted, partitions = at_once(offsets(found.every), count(found.words, masks))
     booked = [(pk, Verdict(verdict), number) for pk, verdict, number in counted]
     return keep(found.facts, found.commits, booked, {row["key"]: {name: row[name] for name in masks} for row in partitions})
 

@@ -30,6 +30,7 @@ from ackwise.spark.results.tables import (
     doubtful,
     findings,
     in_order,
+    is_in_ranges,
     late_rows,
     logical_rows,
     logical_tallies,
@@ -84,8 +85,8 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
     """Write the tables of a run to `out`, and return its counts. A list is computed only where its count is above zero."""
     named, time = names(spark, found.facts), _time(found.facts, config)
     progress("judging the messages")
-    _write(verdict_rows(found.settled, named), out / "verdicts")
-    _write(range_rows(found.clean.where("concerned"), named), out / "ranges")
+    _write(verdict_rows(found.settled.where(~is_in_ranges()), named), out / "verdicts")
+    _write(range_rows(found.every.where(is_in_ranges()), named), out / "ranges")
     progress("counting messages, keys and offsets")
     counted, worst, in_doubt, copies, hashes, partitions, took = at_once(
         tallies(found.every, time),
@@ -97,7 +98,7 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         latencies(found.every, streams(spark, found.facts)),
     )
     progress("writing what is wrong")
-    _write(logical_rows(_keyed(found), sized(found.failed, _number(hashes)), named), out / "logical")
+    _write(logical_rows(found.keyed, sized(found.failed, _number(hashes)), named), out / "logical")
     missing = _write_missing(spark, found, named, partitions, out, config)
     return Counts(
         kinds=counted,
@@ -117,11 +118,6 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         delays=delays_of(found.facts, counted),
         timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
     )
-
-
-def _keyed(found: Judgement) -> DataFrame:
-    """Return the messages that are not clean, and those that are and whose dedup hash others have."""
-    return found.settled.unionByName(found.mates.where("concerned"), allowMissingColumns=True)
 
 
 def _accounts(found: Judgement) -> dict[str, Column]:
@@ -178,7 +174,7 @@ def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path
     if any(kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP for kind in counts.tallies):
         frames.append(of_messages(found.settled, named, provisional=config.plan_provisional))
     if counts.logical:
-        frames.append(of_keys(_keyed(found), sized(found.failed, _number(counts.logical)), named))
+        frames.append(of_keys(found.keyed, sized(found.failed, _number(counts.logical)), named))
     if counts.missing:
         frames.append(of_offsets(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing"))))
     if found.produced is not None and found.produced.number_of(ProducedVerdict.PARKED):

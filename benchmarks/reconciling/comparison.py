@@ -15,10 +15,13 @@ from ackwise.spark.vocabulary import Flag
 _FLAGS: Final = ", ".join(f"CASE WHEN flags & {int(flag)} != 0 THEN '{flag.name}' END" for flag in Flag)
 _NAMED: Final = f"list_filter([{_FLAGS}], lambda name: name IS NOT NULL)"
 _OFFSETS: Final = 'unnest(range(start, "end")) AS "offset"'
+_IS_SET: Final = '(masks[("offset" >> 6) - (start >> 6) + 1] >> ("offset" & 63)::INTEGER) & 1 = 1'
 
 #: What a run says, table by table. `{run}` is its folder.
 _SAID: Final = {
-    "messages": """SELECT group_id, topic, partition, "offset", verdict, flags FROM '{run}/verdicts/*.parquet'""",
+    "messages": f"""SELECT group_id, topic, partition, "offset", verdict, flags FROM '{{run}}/verdicts/*.parquet' UNION ALL
+        SELECT group_id, topic, partition, "offset", verdict, flags FROM (
+            SELECT *, {_OFFSETS} FROM '{{run}}/ranges/*.parquet') WHERE masks IS NULL OR {_IS_SET}""",
     "missing": f"SELECT group_id, topic, partition, {_OFFSETS}, verdict FROM '{{run}}/missing/*.parquet'",
     "logical": "SELECT DISTINCT group_id, dedup_hash, logical_verdict, 'BEYOND_TTL' IN logical_flags FROM '{run}/logical/*.parquet'",
     "orphans": f"SELECT group_id, topic, partition, {_OFFSETS} FROM '{{run}}/produced/*.parquet' WHERE verdict = 'ORPHAN_CONSUMED'",

@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 __all__ = ["TABLES", "differing", "rows_in"]
 
 #: The tables of a run.
-TABLES: Final = ("verdicts", "missing", "logical", "produced", "claims")
+TABLES: Final = ("ranges", "verdicts", "missing", "logical", "produced", "claims")
 
 
 def rows_in(folder: Path) -> Counter[str]:

@@ -12,12 +12,12 @@ from typing import Final
 from ackwise.spark.events.schema import project
 from ackwise.spark.events.sources import Evidence, events_in, read_rows, single_events
 from ackwise.spark.fold import runs, survey, tracks
-from ackwise.spark.fold.facts import View, Writer
+from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, outcomes, told
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.written import Written, written_in
-from ackwise.spark.frames import DataFrame, F, SparkSession
+from ackwise.spark.frames import DataFrame, F, SparkSession, is_spark
 from ackwise.spark.session.rows import rows_of
 
 __all__ = ["FoldedEvents"]
@@ -33,33 +33,26 @@ class FoldedEvents:
         self._spark = spark
         self._evidence = evidence
         rows = read_rows(spark, evidence)
-        plain = runs.may_be_clean([each.writer for each in evidence.disputed])
-        is_run = F.col("n").isNotNull()
-        projected = runs.projected_runs(rows.where(plain))
-        found = runs.messages(projected).persist()
-        self.messages = found.where(F.col("offset").isNotNull())
-        """The messages of run rows that say only what is said of clean ones, see `runs.messages`."""
-        self._names = projected.select(*runs.NAMES).distinct()
-        # A row that contradicts itself: nobody takes an event without an offset for one about a message.
-        strange = (
-            found.where(F.col("offset").isNull()).select("writer_id", "mk", "code", "seq", "ts").join(self._names, ["writer_id", "mk"])
-        )
-        rest = single_events(rows.where(~is_run), evidence).unionByName(events_in(rows.where(is_run & ~plain), evidence))
-        self.events = project(rest).unionByName(strange, allowMissingColumns=True).persist()
-        """All other events; projected."""
+        self.messages: DataFrame | None = None
+        """The messages of run rows that say only what is said of clean ones, see `runs.messages`; None on Spark, which plans longer for
+        them than it judges all by their events."""
+        if is_spark():
+            self.events = project(events_in(rows, evidence))
+            """All other events; projected."""
+            self._kept: Sequence[DataFrame] = ()
+        else:
+            found, self._names, self.events = _apart(rows, evidence)
+            self.messages, self._kept = found.where(F.col("offset").isNotNull()), (found, self.events)
         self._surveyed = survey.surveyed(self.events).persist()
-        self._found = found
         self._told: Sequence[DataFrame] = ()
 
     @property
     def survey(self) -> DataFrame:
         """Rows of `SurveyRow`, one of each writer, partition and handler."""
-        of_runs = runs.survey_of(self.messages, self._names)
-        return survey.merged(self._surveyed.drop("step").unionByName(of_runs))
-
-    def words(self, excluded: DataFrame, views: Sequence[View]) -> DataFrame:
-        """Return the messages by words, see `runs.words`."""
-        return runs.over_epochs(runs.words(self.messages, self.events, excluded), self._spark, views)
+        every = self._surveyed.drop("step")
+        if self.messages is not None:
+            every = every.unionByName(runs.survey_of(self.messages, self._names))
+        return survey.merged(every)
 
     @property
     def steps(self) -> DataFrame:
@@ -82,9 +75,8 @@ class FoldedEvents:
         writers = sorted({hole.writer_id for hole in holes})
         between = tracks.runs([tracks.SeqRun(writer, 0, _NO_END) for writer in writers], holes)
         mine = F.col("writer_id").isin(writers)
-        track_rows = tracks.tracks(
-            self._spark, self.events.where(mine), self.messages.where(mine).join(self._names, ["writer_id", "mk"]), between
-        ).persist()
+        of_runs = None if self.messages is None else self.messages.where(mine).join(self._names, ["writer_id", "mk"])
+        track_rows = tracks.tracks(self._spark, self.events.where(mine), of_runs, between).persist()
         try:
             found = tracks.around(track_rows, rows_of(self._spark, holes, "writer_id long, first long, after long")).collect()
         finally:
@@ -93,8 +85,8 @@ class FoldedEvents:
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         """Return the outcomes that `writers` reported, as `messages.outcomes` does."""
-        of_runs = runs.outcomes(self.messages, writers)
-        return outcomes(self.events, writers).unionByName(of_runs)
+        found = outcomes(self.events, writers)
+        return found if self.messages is None else found.unionByName(runs.outcomes(self.messages, writers))
 
     def told(self, writers: Collection[int]) -> DataFrame:
         """Return the messages with a run of `writers` that others told of, as `messages.told`."""
@@ -114,4 +106,16 @@ class FoldedEvents:
     @property
     def cached(self) -> Sequence[DataFrame]:
         """The frames that are cached, to be dropped at the end."""
-        return (self._found, self.events, self._surveyed, *self._told)
+        return (*self._kept, self._surveyed, *self._told)
+
+
+def _apart(rows: DataFrame, evidence: Evidence) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """The messages of runs that may be clean, the names of their writers and views, and all other events."""
+    plain, is_run = runs.may_be_clean([each.writer for each in evidence.disputed]), F.col("n").isNotNull()
+    projected = runs.projected_runs(rows.where(plain))
+    found = runs.messages(projected).persist()
+    names = projected.select(*runs.NAMES).distinct()
+    # A row that contradicts itself: nobody takes an event without an offset for one about a message.
+    strange = found.where(F.col("offset").isNull()).select("writer_id", "mk", "code", "seq", "ts").join(names, ["writer_id", "mk"])
+    rest = single_events(rows.where(~is_run), evidence).unionByName(events_in(rows.where(is_run & ~plain), evidence))
+    return found, names, project(rest).unionByName(strange, allowMissingColumns=True).persist()

@@ -16,6 +16,7 @@ from typing import Final
 from ackwise.middleware.events import RUN_COLUMNS, EventCode, Kind
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.events.schema import is_about_a_message, project
+from ackwise.spark.fold.clocks import FAR_AHEAD
 from ackwise.spark.fold.facts import SurveyRow, View
 from ackwise.spark.fold.survey import SURVEY_KEY
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession
@@ -27,6 +28,8 @@ __all__ = ["NAMES", "events_of", "is_in", "may_be_clean", "messages", "outcomes"
 #: What names a writer and a handler's view of a partition.
 NAMES: Final = tuple(name for name in SURVEY_KEY if name != "session")
 _STARTS: Final = (EventCode.CLAIMED, EventCode.STARTED)
+#: How far the starts of a run may be apart, microseconds.
+_SPREAD: Final = 2**30
 #: What a clean message has no value of.
 _NOTHING: Final = ("phys_topic", "attrs", "error", "level", "due_ts")
 
@@ -38,7 +41,9 @@ def may_be_clean(disputed: Sequence[int] = ()) -> Column:
         known = known & F.col(name).isNull()
     first = (F.coalesce("attempt", F.lit(1)) == 1) & (F.coalesce("lost", F.lit(0)) == 0) & ~F.coalesce("took_unreleased", F.lit(False))
     has_run = F.col("exec_id").isNotNull() | (F.col("event_type") == int(EventCode.STARTED))
-    found = known & first & has_run & (F.coalesce("least_us", F.lit(0)) >= 0)
+    # Of records that lie far ahead the survey keeps apart what clocks they tell of.
+    is_near = F.coalesce(F.unix_micros("record_ts_max") <= F.unix_micros("event_ts") + (FAR_AHEAD - _SPREAD), F.lit(True))
+    found = known & first & has_run & is_near & (F.coalesce("least_us", F.lit(0)) >= 0)
     return F.coalesce(found & ~F.col("writer_id").isin(list(disputed)) if disputed else found, F.lit(False))
 
 
@@ -69,9 +74,10 @@ def survey_of(found: DataFrame, named: DataFrame) -> DataFrame:
         "newest_record": F.max("record_ts"),
         "clock_low": F.min(F.least("clock", "ok_clock")),
         "clock_high": F.max(F.greatest("clock", "ok_clock")),
+        "timed": F.count("record_ts") + F.count(F.when(F.col("ok_ts").isNotNull(), F.col("record_ts"))),
     }
     none = {name: F.lit(None).cast("long") for name in SurveyRow._fields if name not in {*SURVEY_KEY, *counted}}
-    none |= dict.fromkeys(("ended", "strange", "roles", "outgoing"), F.lit(0)) | {"session": F.lit(None).cast("string")}
+    none |= dict.fromkeys(("ended", "strange", "roles", "outgoing", "far"), F.lit(0)) | {"session": F.lit(None).cast("string")}
     rows = found.groupBy("writer_id", "mk").agg(*(column.alias(name) for name, column in counted.items()))
     return rows.join(F.broadcast(named), ["writer_id", "mk"]).select(
         *(none[name].alias(name) if name in none else name for name in SurveyRow._fields)

@@ -24,6 +24,7 @@ __all__ = [
     "doubtful",
     "findings",
     "in_order",
+    "is_in_ranges",
     "is_anomaly",
     "last_event",
     "late_rows",
@@ -89,12 +90,17 @@ def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
     )
 
 
-def range_rows(clean: DataFrame, named: DataFrame) -> DataFrame:
-    """One row per range of offsets with clean messages of one partition and handler: `start` to before `end`.
+def is_in_ranges() -> Column:
+    """Whether a message is in the table of ranges: it ran once, with or without a claim, and there is no more to say."""
+    return (F.col("verdict") == Verdict.EXACTLY_ONCE) & F.col("flags").isin(0, int(Flag.UNCLAIMED))
+
+
+def range_rows(messages: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per range of offsets with such messages of one partition and handler: `start` to before `end`.
 
     `masks` has a bit for each offset, 64 to a number, from `start >> 6` on; null: all offsets of the range. `n` is how many there are.
     """
-    bits = clean.groupBy("mk", "verdict", "flags", word_of("offset").alias("word")).agg(
+    bits = messages.groupBy("mk", "verdict", "flags", word_of("offset").alias("word")).agg(
         F.bit_or(bit_of("offset")).alias("mask"), F.min("offset").alias("first"), F.max("offset").alias("last")
     )
     lane = ("mk", "verdict", "flags", "block")

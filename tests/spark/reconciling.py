@@ -16,7 +16,7 @@ from ackwise.spark.commands.reconcile import reconcile
 if TYPE_CHECKING:
     from typer.testing import Result
 
-__all__ = ["AS_OF", "BLOCKED", "name_of", "reconciled", "root_of", "rows_of", "summary"]
+__all__ = ["AS_OF", "BLOCKED", "every_message", "name_of", "reconciled", "root_of", "rows_of", "summary"]
 
 #: The time of all histories, `NOW`.
 AS_OF = "2026-01-01T00:00:00Z"
@@ -67,3 +67,16 @@ def rows_of(table: Path, *order: str) -> list[dict[str, Any]]:
     """The rows of a table that a run wrote."""
     found = ds.dataset(table, format="parquet", exclude_invalid_files=True).to_table().to_pylist() if table.exists() else []
     return sorted(found, key=lambda row: [row[name] for name in order])
+
+
+def every_message(out: Path) -> list[dict[str, Any]]:
+    """A row for each message that a run judged: those of the table of verdicts, and those of its ranges."""
+    return [*rows_of(out / "verdicts"), *(row for found in rows_of(out / "ranges") for row in _in_range(found))]
+
+
+def _in_range(found: dict[str, Any]) -> list[dict[str, Any]]:
+    same = {name: value for name, value in found.items() if name not in ("start", "end", "masks", "n")}
+    first, masks = found["start"] >> 6, found["masks"]
+    offsets = [at for at in range(found["start"], found["end"]) if masks is None or masks[(at >> 6) - first] >> (at & 63) & 1]
+    assert len(offsets) == found["n"]
+    return [{**same, "offset": offset} for offset in offsets]

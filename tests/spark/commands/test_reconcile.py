@@ -43,7 +43,7 @@ def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(
     ]
     assert [row["state"] is None for row in rows] == [True, False, False]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "logical", "missing", "plan.jsonl", "report.html", "summary.json", "verdicts",
+        "logical", "missing", "plan.jsonl", "ranges", "report.html", "summary.json", "verdicts",
     ]  # fmt: skip
 
 

@@ -32,15 +32,13 @@ def test_whatever_is_folded_stays_in_hash_aggregates_and_is_dealt_out_as_seldom_
     from ackwise.spark.fold.messages import fold
     from ackwise.spark.report.timeline import Buckets
     from ackwise.spark.results.measures import bins, writing
-    from ackwise.spark.session.rows import rows_of
 
     events = project(no_events(spark, tmp_path))
-    none = rows_of(spark, (), "writer_id long, ts long, seq long, ok_ts long, ok_seq long")
     words = fold_words([points(events, "pk", "offset", "seen")], ["seen"])
     for name, frame, exchanges in (
         ("fold", fold(events, {1, 2}), 1),
         ("offsets", count(words, {"seen": F.col("seen")}), 2),
-        ("writing", writing(events, none, Buckets(0, 1, 60), bins(spark, [])), 2),
+        ("writing", writing(events, None, Buckets(0, 1, 60), bins(spark, [])), 2),
     ):
         found = plan(frame)
         assert found.count("Exchange hashpartitioning") == exchanges, name

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow.parquet as pq
 from tests.spark.injected.hostile import Faults
 from tests.spark.injected.orderly import PARTITIONS, Order, Place, Scene, mixed
+from tests.spark.reconciling import every_message
 
 __all__ = ["GRACE", "Found", "Truth", "do_mischief"]
 
@@ -37,7 +38,7 @@ class Found:
     def read(cls, out: Path) -> Found:
         """From the tables in its folder."""
         words: dict[Place, set[str]] = {}
-        for row in pq.read_table(out / "verdicts").to_pylist():
+        for row in every_message(out):
             words.setdefault((row["partition"], row["offset"]), set()).update({row["verdict"], *row["flags"]})
         for row in pq.read_table(out / "missing").to_pylist():
             for offset in range(row["start"], row["end"]):

@@ -51,7 +51,7 @@ def test_few_events_are_judged_in_this_process_and_all_else_by_spark(monkeypatch
 def test_what_is_not_installed_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "duckdb")
     assert choose(AUTO, 50 * FEW, ["--since", "--produced"], PLAIN) is HERE
-    assert choose(AUTO, 505, ["--claims"], PLAIN) is SPARK  # which then says that it is not installed
+    assert choose(AUTO, 505, ["--produced"], PLAIN) is SPARK  # which then says that it is not installed
     installed(monkeypatch, "pyspark")
     assert choose(AUTO, 505, [], PLAIN) is SPARK
     installed(monkeypatch)
@@ -133,8 +133,8 @@ def results(out: Path) -> dict[str, Any]:
         "summary": found,
         "plan": [{**json.loads(step), "plan_id": None, "run_id": None} for step in steps],
         "title": json.loads(title)["as_of"],
-        "tables": {name: table(out / name) for name in ("verdicts", "logical", "missing", "produced")},
-        "types": {name: types(out / name) for name in ("verdicts", "logical", "missing", "produced")},
+        "tables": {name: table(out / name) for name in ("ranges", "verdicts", "logical", "missing", "produced")},
+        "types": {name: types(out / name) for name in ("ranges", "verdicts", "logical", "missing", "produced")},
     }
 
 

@@ -120,7 +120,8 @@ def test_the_plan_has_of_every_universe_what_the_oracle_says_and_nothing_else(pl
 
 def test_what_is_provisional_is_only_planned_if_asked_for(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     final, all_of_them = plans
-    assert [step for step in final if "PROVISIONAL" in step.flags] == []
+    of_messages = [step for step in final if step.verdict != "LOGICAL_DUPLICATE"]  # that a key ran twice is final, whatever else is not
+    assert [step for step in of_messages if "PROVISIONAL" in step.flags] == []
     more = set(all_of_them) - set(final)
     assert {step.group for step in more} >= {"young"}
     assert {step.group for step in more if "PROVISIONAL" not in step.flags} == set()
