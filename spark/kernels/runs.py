@@ -181,7 +181,8 @@ def _within_bounds(rows: pa.Table) -> Flags:
     found: Flags = (offset >= 0) & (last >= offset) & (last < BOUND) & (number > 0) & (successes >= 0) & (successes <= number)
     found &= np.where(found, (last >> _SHIFT) - (offset >> _SHIFT), 0) <= MOST_OFFSETS >> _SHIFT
     found &= (successes == 0) | (_is_there(rows["ok_ts"]) & _is_there(rows["ok_seq"]))
-    for name in ("exec_id", "seq", "ok_seq", "ts", "ok_ts", "mono_ns", "ok_mono_ns", "duration_us"):
+    found &= _numbers(rows["exec_id"]) < 2**63 - MOST_OFFSETS
+    for name in ("seq", "ok_seq", "ts", "ok_ts", "mono_ns", "ok_mono_ns", "duration_us"):
         found &= np.abs(_numbers(rows[name]).astype(np.float64)) < BOUND
     return found
 

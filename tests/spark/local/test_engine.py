@@ -51,7 +51,7 @@ def test_few_events_are_judged_in_this_process_and_all_else_by_spark(monkeypatch
 def test_what_is_not_installed_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "duckdb")
     assert choose(AUTO, 50 * FEW, ["--since", "--produced"], PLAIN) is HERE
-    assert choose(AUTO, 505, ["--produced"], PLAIN) is SPARK  # which then says that it is not installed
+    assert choose(AUTO, 505, ["--master"], Engine("local[2]", HEAP, {})) is SPARK  # which then says that it is not installed
     installed(monkeypatch, "pyspark")
     assert choose(AUTO, 505, [], PLAIN) is SPARK
     installed(monkeypatch)
