@@ -455,7 +455,7 @@ async def test_custom_store_is_found_by_its_url_once_it_is_announced(tmp_path: P
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.slow  # starts Spark
 async def test_audit_counts_verdicts_accounts_failures_and_what_the_store_alone_knows(tmp_path: Path) -> None:
     from tests.spark.histories import History
     from tests.spark.reconciling import root_of

@@ -111,6 +111,7 @@ def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
     reference = set(re.findall(r"^::: (\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE))
     homes = {
         **ackwise.stores._HOME_OF,
+        **dict.fromkeys(("accounts", "claims", "read_events", "verdicts"), "ackwise.spark.library"),
         "StoreConformance": "ackwise.stores.conformance.claims",
         "Features": "ackwise.stores.conformance.scene",
     }
@@ -119,7 +120,7 @@ def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
 
 
 #: What a user may import; Spark, pytest and commands load more by its name.
-PUBLIC = {"ackwise", "ackwise.errors", "ackwise.schemas", "ackwise.stores", "ackwise.testing", "ackwise.plugin.faust"}
+PUBLIC = {"ackwise", "ackwise.errors", "ackwise.schemas", "ackwise.stores", "ackwise.spark", "ackwise.testing", "ackwise.plugin.faust"}
 
 
 def test_pages_and_examples_import_nothing_but_what_is_public() -> None:

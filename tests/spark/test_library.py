@@ -66,7 +66,7 @@ def cached(spark: Any) -> bool:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.slow  # starts Spark, and Python in its tasks
 def test_verdicts_and_accounts_are_those_of_the_command_and_leave_nothing_behind(users: SparkSession, root: Path, tmp_path: Path) -> None:
     from ackwise.spark import accounts, read_events, verdicts
 
@@ -93,7 +93,7 @@ def test_verdicts_and_accounts_are_those_of_the_command_and_leave_nothing_behind
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.slow  # starts Spark, and Python in its tasks
 def test_the_partitions_follow_from_the_size_of_the_files(users: SparkSession, root: Path) -> None:
     from ackwise.spark import verdicts
 

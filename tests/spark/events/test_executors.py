@@ -48,7 +48,7 @@ def test_the_local_engine_has_no_executors(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.slow  # starts Spark, and Python in its tasks
 def test_executors_that_have_everything_are_counted_and_those_that_lack_something_are_named(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +69,7 @@ def test_executors_that_have_everything_are_counted_and_those_that_lack_somethin
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.slow  # starts Spark, and Python in its tasks
 @pytest.mark.nightly  # a Spark of its own
 def test_a_python_that_is_not_there_is_named_and_the_exit_code_is_two(tmp_path: Path) -> None:
     root = root_in(tmp_path / "root")
@@ -84,7 +84,7 @@ def test_a_python_that_is_not_there_is_named_and_the_exit_code_is_two(tmp_path: 
 
 @pytest.mark.spark
 @pytest.mark.servers
-@pytest.mark.slow
+@pytest.mark.slow  # starts Spark, and Python in its tasks
 @pytest.mark.nightly  # a master and two workers
 def test_both_executors_of_a_cluster_are_asked(tmp_path: Path) -> None:
     from tests.spark.cluster import standalone

@@ -1,0 +1,167 @@
+"""Which messages of run rows are clean, 64 at a time, and what a run row stands for, message by message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.fold.runs import over_epochs, words
+from ackwise.spark.kernels.runs import MESSAGES, messages
+from ackwise.spark.local.session import local_engine
+from ackwise.spark.session.rows import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RUN: dict[str, Any] = {
+    "writer_id": 1,
+    "mk": 7,
+    "code": 2,
+    "seq": 10,
+    "ts": 1_000,
+    "offset": 60,
+    "exec_id": 2**63 - 2**17,
+    "mono_ns": 5_000_000,
+    "n": 4,
+    "last_offset": 66,
+    "masks": [-(2**63) | 2**60 | 2**62, 4],
+    "record_ms": [1, 2, 3, 4],
+    "hashes": [-1, 2, 3, 4],
+    "at_us": [0, 5, 6, 9],
+    "seqs": [0, 2, 4, 6],
+    "took_us": [50, 0, 70, 80],
+    "duration_us": None,
+    "ok_n": 3,
+    "ok_masks": [-(2**63) | 2**60, 4],
+    "ok_seq": 11,
+    "ok_seqs": [0, 0, 4, 6],
+    "ok_ts": 2_000,
+    "ok_us": [0, 0, 20, 30],
+    "ok_mono_ns": 6_000_000,
+}
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[SparkSession]:
+    with local_engine() as session:
+        yield session
+
+
+def rows(*runs: dict[str, Any]) -> pa.Table:
+    """Projected run rows."""
+    kinds = {name: pa.list_(pa.int64()) if isinstance(value, list) else pa.int64() for name, value in RUN.items()}
+    return pa.table({name: pa.array([run[name] for run in runs], kind) for name, kind in kinds.items()})
+
+
+def of_runs(*runs: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.concat_tables(messages(rows(*runs))).to_pylist()
+    return found
+
+
+def test_a_run_row_stands_for_its_messages_by_rank_and_not_by_offset() -> None:
+    found = of_runs(RUN)
+    assert [row["offset"] for row in found] == [60, 62, 63, 66]
+    assert [row["exec_id"] - RUN["exec_id"] for row in found] == [0, 1, 2, 3]
+    assert [(row["seq"], row["ts"], row["record_ts"], row["dedup_hash"]) for row in found] == [
+        (10, 1000, 1000, -1),
+        (12, 1005, 2000, 2),
+        (14, 1006, 3000, 3),
+        (16, 1009, 4000, 4),
+    ]
+    ends = [(row["ok_seq"], row["ok_ts"], row["took"]) for row in found]
+    assert ends == [(11, 2000, 50), (None, None, None), (15, 2020, 70), (17, 2030, 80)]
+    assert {(row["clock"], row["ok_clock"]) for row in found} == {(-4000, -4000), (-4000, None)}
+
+
+def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
+    plain = {**RUN, **dict.fromkeys(name for name, value in RUN.items() if isinstance(value, list)), "n": 3, "last_offset": 62, "ok_n": 3}
+    found = of_runs(plain | {"duration_us": 9})
+    assert [(row["offset"], row["seq"], row["ts"], row["ok_seq"], row["ok_ts"], row["took"]) for row in found] == [
+        (60 + place, 10 + place, 1000, 11 + place, 2000, 9) for place in range(3)
+    ]
+    assert {(row["record_ts"], row["dedup_hash"]) for row in found} == {(None, None)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n": 5},
+        {"n": -1},
+        {"n": 2**31 - 1, "last_offset": 2**31 + 58, "masks": None},
+        {"offset": -4},
+        {"last_offset": 2**62},
+        {"last_offset": 59},
+        {"last_offset": 67},
+        {"offset": 61},
+        {"masks": [1, 4]},
+        {"masks": [-(2**63) | 2**60 | 2**62]},
+        {"masks": [-(2**63) | 2**60 | 2**62, 4, 0]},
+        {"ok_masks": [-(2**63) | 2**61, 4]},
+        {"ok_masks": [2**60]},
+        {"ok_n": 4},
+        {"ok_n": 5},
+        {"ok_ts": None},
+        {"ok_seq": None},
+        {"record_ms": [1, 2, 3]},
+        {"record_ms": [2**60, 2, 3, 4]},
+        {"hashes": [1]},
+        {"at_us": [0, 1, 2, 2**62]},
+        {"exec_id": 2**63 - 2},
+        {"ts": 2**63 - 1},
+    ],
+    ids=str,
+)
+def test_a_run_row_that_contradicts_itself_is_one_message_without_an_offset(wrong: dict[str, Any]) -> None:
+    found = of_runs(RUN, RUN | wrong, RUN)
+    assert [row["offset"] for row in found if row["offset"] is not None] == [60, 62, 63, 66] * 2
+    assert [(row["writer_id"], row["seq"]) for row in found if row["offset"] is None] == [(1, 10)]
+
+
+def message(offset: int, *, ok: int | None = 5, mk: int = 7, code: int = EventCode.CLAIMED) -> dict[str, Any]:
+    return {**dict.fromkeys(MESSAGES.names, 1), "mk": mk, "offset": offset, "ok_ts": ok, "code": code}
+
+
+def clean(
+    local: SparkSession,
+    found: Sequence[dict[str, Any]],
+    events: Sequence[tuple[int, int]] = (),
+    excluded: Sequence[tuple[int, int, int]] = (),
+) -> DataFrame:
+    """The words of messages of runs beside these events (`mk`, `offset`) of other kinds."""
+    given = rows_of(local, [[row[name] for name in MESSAGES.names] for row in found], ", ".join(f"{name} long" for name in MESSAGES.names))
+    about = rows_of(local, [(mk, offset, 8, 0) for mk, offset in events], "mk long, offset long, code int, partition long")
+    return words(given, about, rows_of(local, excluded, "mk long, word long, mask long"))
+
+
+def masks(found: DataFrame) -> dict[tuple[int, int], tuple[int, int]]:
+    return {(row["mk"], row["word"]): (row["seen"], row["clean"]) for row in found.collect()}
+
+
+def test_one_pair_alone_is_clean_and_what_anything_else_is_said_of_is_not(local: SparkSession) -> None:
+    found = clean(local, [message(0), message(1), message(2), message(3, ok=None), message(63)], [(7, 1), (7, 5)], [(7, 0, 4)])
+    assert masks(found) == {(7, 0): (0b101111 - 2**63, 1 - 2**63)}
+
+
+def test_a_pair_that_came_twice_is_not_clean_and_its_word_stays_exact(local: SparkSession) -> None:
+    assert masks(clean(local, [message(0), message(0), message(1)])) == {(7, 0): (3, 2)}
+
+
+def test_where_a_pair_came_three_times_no_message_of_its_word_is_clean(local: SparkSession) -> None:
+    found = clean(local, [message(0), message(0), message(0), message(1), message(64)])
+    assert masks(found) == {(7, 0): (3, 0), (7, 1): (1, 1)}
+
+
+def test_an_open_start_beside_a_pair_speaks_against_it(local: SparkSession) -> None:
+    assert masks(clean(local, [message(0), message(0, ok=None), message(1)])) == {(7, 0): (3, 2)}
+
+
+def test_what_is_not_clean_in_one_dedup_epoch_is_clean_in_none(local: SparkSession) -> None:
+    from ackwise.spark.fold.facts import View
+
+    found = clean(local, [message(0), message(1), message(0, mk=8, ok=None), message(2, mk=8), message(0, mk=9)])
+    views = [View(7, 1, ("c", "g"), "bill", 0), View(8, 1, ("c", "g"), "bill", 1), View(9, 1, ("c", "g"), "other", 0)]
+    assert masks(over_epochs(found, local, views)) == {(7, 0): (3, 2), (8, 0): (5, 4), (9, 0): (1, 1)}
