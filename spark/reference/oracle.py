@@ -457,10 +457,13 @@ class _Court:
         known = {e.get("range_end") for e in events if e["event_type"] == E.COMMITTED}
         known |= {e["offset"] for e in events if e["event_type"] == E.ASSIGNED}
         for e in (e for e in events if e["event_type"] == E.ASSIGNED and e.get("from_commit")):
-            last = _max(at for at in known if at is not None and e["offset"] is not None and at < e["offset"])
+            position: int | None = e["offset"]
+            if position is None:
+                continue
+            last = _max(at for at in known if at is not None and at < position)
             if last is not None and not any(_reports(commit, e) for commit in events if commit["event_type"] == E.COMMITTED):
-                self.unread[partition].add((last, e["offset"]))
-                self.unsettled[partition].add((last, e["offset"]))
+                self.unread[partition].add((last, position))
+                self.unsettled[partition].add((last, position))
 
     def _note(self, partition: Partition, before: list[Event], until: int) -> None:
         self.unread[partition].add((_max(map(_reached, before)) or 0, until))

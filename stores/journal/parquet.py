@@ -160,7 +160,9 @@ class _OfTable:
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
-        self.numbers: Final = {_FIELD_OF.get(name, name): self._numbers(table[name]) for name in table.column_names if name in _NUMBERED}
+        self.numbers: dict[str, npt.NDArray[Any]] = {
+            _FIELD_OF.get(name) or name: self._numbers(table[name]) for name in table.column_names if name in _NUMBERED
+        }
         for name in ("record_ts_ms", "due_ms"):
             values = self.numbers[name]
             self.numbers[name] = np.where(values == _NONE, _NONE, values // 1000)

@@ -25,7 +25,7 @@ Lists are indexed by rank, the number of set bits of `masks` before an offset. T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -311,7 +311,7 @@ def _keys(events: Mapping[str, npt.NDArray[Any]], names: tuple[str, ...], places
         if count > len(places):
             found, keys = np.unique(keys, return_inverse=True)
             count = len(found)
-    return keys.astype(np.uint16) if count <= 2**16 else keys
+    return cast("Numbers", keys.astype(np.uint16) if count <= 2**16 else keys)
 
 
 def _scaled(milliseconds: Numbers, where: Flags) -> Numbers:

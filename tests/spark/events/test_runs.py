@@ -164,7 +164,8 @@ def _row(log: EventLog, row: Any) -> dict[str, Any]:
     told = {
         "schema_version": header.schema_version, "writer_id": header.writer_id, "seq": row.seq, "event_type": int(event.pop("code")),
         "event_ts": row.at_ns // 1000, "cluster": header.cluster, "group_id": header.group_id, "client": header.client,
-        "record_ts": record_ms * 1000 if is_date else None, "due_ts": event.pop("due_ms"), "mono_ns": row.mono_ns, **event,
+        "record_ts": record_ms * 1000 if record_ms is not None and is_date else None,
+        "due_ts": event.pop("due_ms"), "mono_ns": row.mono_ns, **event,
     }  # fmt: skip
     return {column.name: told[column.name] for column in EVENT_COLUMNS}
 
