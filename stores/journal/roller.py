@@ -98,5 +98,6 @@ def serve() -> None:
     os.nice(_NICE)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what anything prints is no answer
-    for line in sys.stdin.buffer:
-        answers.write(_answer(root, json.loads(line)))
+    with contextlib.suppress(BrokenPipeError):  # the worker was killed, and its logs are whole
+        for line in sys.stdin.buffer:
+            answers.write(_answer(root, json.loads(line)))
