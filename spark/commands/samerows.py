@@ -28,11 +28,11 @@ def rows_in(folder: Path) -> Counter[str]:
 
 
 def differing(one: Path, other: Path) -> tuple[int, dict[str, int]]:
-    """Return the number of rows of the run in `one`, and by table how many rows only one of both runs has."""
+    """Return the number of rows of the run in `one`, a range as so many, and by table how many rows only one of both runs has."""
     number, found = 0, dict[str, int]()
     for name in TABLES:
         mine, theirs = rows_in(one / name), rows_in(other / name)
-        number += mine.total()
+        number += sum(times * json.loads(row).get("n", 1) for row, times in mine.items())
         if alone := (mine - theirs).total() + (theirs - mine).total():
             found[name] = alone
     return number, found
