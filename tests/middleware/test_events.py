@@ -1,6 +1,6 @@
 """The events' vocabulary, which is stable forever."""
 
-from ackwise.middleware.events import COLUMNS, OUTGOING, Event, EventCode
+from ackwise.middleware.events import EVENT_COLUMNS, OUTGOING, Event, EventCode
 
 CODES = {
     "RECEIVED": 1, "CLAIMED": 2, "SUCCEEDED": 3, "FAILED": 4, "SENT_BACK": 5, "DEAD_LETTERED": 6, "DUP_SUPPRESSED": 7,
@@ -27,7 +27,7 @@ def test_the_producer_side_has_codes_of_its_own() -> None:
 
 def test_every_field_of_an_event_has_a_column() -> None:
     renamed = {"code": "event_type", "record_ts_ms": "record_ts", "due_ms": "due_ts"}
-    columns = {column.name for column in COLUMNS}
+    columns = {column.name for column in EVENT_COLUMNS}
     assert {renamed.get(name, name) for name in Event._fields} <= columns
     assert columns - {renamed.get(name, name) for name in Event._fields} == {
         "schema_version", "writer_id", "seq", "event_ts", "cluster", "group_id", "client", "mono_ns",
