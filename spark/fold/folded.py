@@ -37,7 +37,8 @@ class FoldedEvents:
         """The messages of run rows that say only what is said of clean ones, see `runs.messages`; None on Spark, which plans longer for
         them than it judges all by their events."""
         if is_spark():
-            self.events = project(events_in(rows, evidence))
+            # What is made of them is planned anew for each query: without this their plan would be a part of all of those.
+            self.events = project(events_in(rows, evidence)).localCheckpoint()
             """All other events; projected."""
             self._kept: Sequence[DataFrame] = ()
         else:
