@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.spark.events.test_runs import Worker
 from tests.spark.histories import NOW, SECOND, History, hash_of
-from tests.spark.reconciling import AS_OF, name_of, reconciled, root_of, rows_of, summary
+from tests.spark.reconciling import AS_OF, every_message, name_of, reconciled, root_of, rows_of, summary
 
 import ackwise.spark
 from ackwise.middleware.errors import ConfigurationError, Unavailable
@@ -74,7 +74,7 @@ def test_verdicts_and_accounts_are_those_of_the_command_and_leave_nothing_behind
     before, folders = state_of(users), sorted(root.iterdir())
     judged = verdicts(users, root, config=config())
     found = [row.asDict() for row in judged.collect()]
-    wanted = rows_of(tmp_path / "out" / "verdicts", "offset")
+    wanted = every_message(tmp_path / "out")
     shown = ("topic", "partition", "offset", "handler", "verdict", "flags")
     assert sorted([row[name] for name in shown] for row in found) == sorted([row[name] for name in shown] for row in wanted)
     judged.createOrReplaceTempView("mine")

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow.parquet as pq
 import pytest
 import typer
+from tests.eventfiles import events_in
 from tests.servers import RawKafka
 from tests.shared import SharedKafka
 from tests.spark.histories import History, write_parquet
@@ -53,8 +53,8 @@ def export(root: Path, history: History) -> list[Path]:
 
 
 def read(root: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each file, by its name."""
-    return {path.name: pq.ParquetFile(path).read().to_pylist() for path in (root / "events").rglob("*.parquet")}
+    """The events of each file, by its name."""
+    return {path.name: events_in(path) for path in (root / "events").rglob("*.parquet")}
 
 
 async def bill(batch: Batch[bytes]) -> None:
