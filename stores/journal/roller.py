@@ -40,7 +40,7 @@ class Roller:
         self._process: subprocess.Popen[bytes] | None = None
 
     def roll(self, paths: Sequence[Path] | None) -> Recovery:
-        """Roll these logs, or all. Logs stay `live` if the process died; the next roller takes them. Raises `OSError`."""
+        """Roll these logs, or all. Logs stay `live` if the process died or gave no answer; the next one takes them. Raises `OSError`."""
         process = self._process or self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -50,11 +50,11 @@ class Roller:
             answer = process.stdout.readline()
         except BrokenPipeError:
             answer = b""
-        if not answer.endswith(b"\n"):
+        recovery = _read(answer)
+        if recovery is None:
             self._process = None
             log.warning("the process that rolls event logs died", exit_code=_end(process), to_do="the next roll starts another one")
-            return Recovery(live=list(paths or ()))
-        return _read(answer)
+        return Recovery(live=list(paths or ())) if recovery is None else recovery
 
     def close(self) -> None:
         """End the process."""
@@ -77,8 +77,12 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def _read(answer: bytes) -> Recovery:
-    said = json.loads(answer)
+def _read(answer: bytes) -> Recovery | None:
+    """Return what was rolled, or None if that is no answer: the process has died, or something else wrote to its output."""
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        return None
     unreadable = [UnreadableLog(Path(path), *rest) for path, *rest in said["unreadable"]]
     return Recovery([Path(path) for path in said["rolled"]], [Path(path) for path in said["live"]], unreadable)
 

@@ -162,11 +162,13 @@ class Journal:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait([self._background])
-        if self._is_open:
-            await self._end()
+        try:
+            if self._is_open:
+                await self._end()
+        finally:  # whoever gives up closing leaves no process behind
+            self._in_roll_thread(self._roller.close)
         self._is_closed = True
         self._log_thread.shutdown(wait=False)
-        self._in_roll_thread(self._roller.close)
         await asyncio.to_thread(self._roll_thread.shutdown)
 
     async def _end(self) -> None:

@@ -19,8 +19,6 @@ from ackwise.testing import MemoryKafka
 
 
 @pytest.mark.slow  # two workers run, one after the other
-# The journal is left open, as by a worker that dies, and so is the pipe to what rolls for it.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_what_succeeded_is_not_run_again_and_the_audit_has_it_as_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: Counter[int] = Counter()
     seen: list[Event] = []

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from tests.eventfiles import events_in
 from tests.stores.journal.test_recovery import claimed, write_log
+from tests.waiting import until
 
+from ackwise.middleware.errors import EventLogUnavailable
+from ackwise.stores.journal import Journal
 from ackwise.stores.journal.roller import Roller
 
 WORKER = """
@@ -65,6 +68,37 @@ def test_logs_of_a_process_that_died_are_rolled_by_the_next_one(tmp_path: Path, 
         assert not log.exists()
     finally:
         roller.close()
+
+
+def test_what_is_no_answer_ends_the_process_and_its_logs_are_rolled_by_the_next_one(tmp_path: Path) -> None:
+    roller, log = Roller(tmp_path), write_log(tmp_path, [[claimed(0)]])
+    try:
+        roller._process = subprocess.Popen(
+            [sys.executable, "-c", "print('a greeting', flush=True); input(); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert roller.roll([log]).live == [log]
+        assert [path.suffix for path in roller.roll([log]).rolled] == [".parquet"]
+    finally:
+        roller.close()
+
+
+async def test_a_journal_that_can_not_be_closed_leaves_no_process_and_may_be_closed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path, group_id="g")
+    await journal.open()
+    process = await until(lambda: journal._roller._process)
+
+    async def full(journal: Journal) -> None:
+        raise EventLogUnavailable("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_make_durable", full)
+        with pytest.raises(EventLogUnavailable):
+            await journal.close()
+    await until(process.poll, lambda code: code == 0)
+    await journal.close()
+    assert [path.suffix for path in (tmp_path / "events").rglob("events-*")] == [".parquet"]
 
 
 def test_the_process_has_a_low_priority_and_ends_when_its_worker_was_killed(tmp_path: Path) -> None:
