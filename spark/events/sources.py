@@ -137,10 +137,10 @@ def counted(rows: Any) -> int:
 
 
 @contextmanager
-def gathered(roots: Sequence[Path], scratch: Path, known: Container[Path] = ()) -> Iterator[Evidence]:
+def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
     """Roll logs, copy those that are still written to `scratch`, and list the files to read; at the end, remove the copies.
 
-    Every file but those that are `known` is read, to see whether it is as it was written.
+    Every file is read, to see whether it is as it was written.
 
     Raises `ConfigurationError` if a root is no folder of events or pyarrow is missing, `OSError` if one can't be listed.
     """
@@ -148,7 +148,7 @@ def gathered(roots: Sequence[Path], scratch: Path, known: Container[Path] = ()) 
         check_root(root)
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        yield _undisputed(_gather(roots, scratch, known))
+        yield _undisputed(_gather(roots, scratch))
     finally:
         shutil.rmtree(scratch)
 
@@ -160,7 +160,7 @@ def recovered(roots: Sequence[Path]) -> Evidence:
     """
     for root in roots:
         check_root(root)
-    return _undisputed(_gather(roots, None, ()))
+    return _undisputed(_gather(roots, None))
 
 
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
@@ -231,7 +231,7 @@ def refuse_nothing(evidence: Evidence) -> None:
     raise NoEvents(f"there are no events below {places}; give the folder that Events was given")
 
 
-def _gather(roots: Sequence[Path], scratch: Path | None, known: Container[Path]) -> Evidence:
+def _gather(roots: Sequence[Path], scratch: Path | None) -> Evidence:
     files: list[Path] = []
     foreign: list[Path] = []
     unreadable: list[str] = []
@@ -247,7 +247,7 @@ def _gather(roots: Sequence[Path], scratch: Path | None, known: Container[Path])
         if scratch is not None:
             files.extend(snapshot(recovery.live, scratch))
         still_written.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
-        there = as_written(exported(root), known)
+        there = as_written(exported(root))
         files.extend(there.files)
         foreign.extend(there.foreign)
         unreadable.extend(f"{path} {why}; its events count as missing" for path, why in there.torn.items())

@@ -6,7 +6,6 @@ What needs the whole is decided later, in `facts`: who lives, what "now" is, how
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from typing import Final
 
 from ackwise.spark.events.schema import project
@@ -16,7 +15,7 @@ from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, outcomes, told
 from ackwise.spark.fold.outgoing import outgoing
-from ackwise.spark.fold.written import Written, written_in
+from ackwise.spark.fold.written import written_in
 from ackwise.spark.frames import DataFrame, F, SparkSession, is_spark
 from ackwise.spark.session.rows import rows_of
 
@@ -57,17 +56,13 @@ class FoldedEvents:
 
     @property
     def steps(self) -> DataFrame:
-        """The events about partitions, see `survey.steps`."""
+        """The events about partitions, see `survey.steps_in`."""
         return survey.steps_in(self._surveyed)
-
-    @cached_property
-    def _written(self) -> Written:
-        return written_in(self._evidence)
 
     def holes(self, writers: Sequence[Writer]) -> list[Hole]:
         """Return the missing sequence numbers of the writers."""
         known = {writer.writer_id for writer in writers}
-        return [hole for hole in tracks.holes_between(self._written.runs) if hole.writer_id in known]
+        return [hole for hole in tracks.holes_between(written_in(self._evidence)) if hole.writer_id in known]
 
     def around(self, holes: Sequence[Hole]) -> list[Around]:
         """Return the positions in each partition before and after each hole."""

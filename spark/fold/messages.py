@@ -7,7 +7,7 @@ exported twice, came late, or are in other files. Spark needs one hash aggregate
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from functools import reduce
 from typing import Final
 
@@ -33,15 +33,10 @@ __all__ = [
     "TIMED_OUT",
     "attempt_bit",
     "claimed_successes",
-    "claimed_successes_of",
     "copies",
     "fold",
-    "fold_by_writer",
-    "merge",
     "outcomes",
-    "outcomes_of",
     "told",
-    "told_of",
 ]
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
@@ -111,16 +106,6 @@ _REDRIVE: Final = r"^redrive-([0-9]{1,9})\z"
 #: Attempts beyond share this bit: a long has no more.
 HIGHEST_BIT: Final = 62
 
-#: How two states of one message become one.
-_MERGED_BY: Final[Mapping[str, Sequence[str]]] = {
-    "bit_or": ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
-    "min": ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
-    "max": (
-        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "released_ts", "reason"),
-        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place", "redriven", "told_by"),
-    ),
-}
-
 
 def fold(events: DataFrame, live_writers: Collection[int], mute: Collection[int] = ()) -> DataFrame:
     """One row per (`mk`, `offset`) of projected events. Times are microseconds.
@@ -138,71 +123,25 @@ def fold(events: DataFrame, live_writers: Collection[int], mute: Collection[int]
     return _of_messages(events).agg(*_state(), live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
 
 
-def fold_by_writer(events: DataFrame) -> DataFrame:
-    """Fold as `fold` does, one row per (`mk`, `offset`, `writer_id`), without `live_claim` and `unended`: who lives is not known yet."""
-    return _of_messages(events, "writer_id").agg(*_state())
-
-
-def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int] = ()) -> DataFrame:
-    """Merge rows of several `fold_by_writer` into rows of `fold`, in any order; repeated rows do no harm."""
-    live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
-    unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
-    how = {name: getattr(F, aggregate) for aggregate, names in _MERGED_BY.items() for name in names}
-    merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
-    return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
-
-
 def claimed_successes(events: DataFrame, messages: DataFrame) -> DataFrame:
     """Return how many runs of each of `messages` (`mk`, `offset`) had a claim and succeeded; those without one are left out."""
     about = events.where(is_any(EventCode.CLAIMED, *SUCCESSES) & F.col("exec_id").isNotNull())
     known = about.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
-    return _claimed(known.select("mk", "offset", "exec_id", _had_a_claim().alias("claimed"), is_any(*SUCCESSES).alias("ok")))
-
-
-def claimed_successes_of(states: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return the rows of `claimed_successes` from rows of `fold_by_writer`.
-
-    A row has the first and the last of the runs. Of a writer that claimed one message three times, those between are not known.
-    """
-    known = states.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
-    ids = {"cx_min": (True, False), "cx_max": (True, False), "sx_min": (False, True), "sx_max": (False, True)}
-    each = [
-        known.select("mk", "offset", F.col(name).alias("exec_id"), F.lit(claimed).alias("claimed"), F.lit(ok).alias("ok"))
-        for name, (claimed, ok) in ids.items()
-    ]
-    return _claimed(reduce(lambda rows, more: rows.unionByName(more), each).where("exec_id IS NOT NULL"))
-
-
-def _claimed(runs: DataFrame) -> DataFrame:
-    each = runs.groupBy("mk", "offset", "exec_id").agg(F.max("claimed").alias("claimed"), F.max("ok").alias("ok"))
-    return each.where("claimed AND ok").groupBy("mk", "offset").agg(F.count(F.lit(1)).alias("claimed_successes"))
+    runs = known.groupBy("mk", "offset", "exec_id").agg(F.max(_had_a_claim()).alias("claimed"), F.max(is_any(*SUCCESSES)).alias("ok"))
+    return runs.where("claimed AND ok").groupBy("mk", "offset").agg(F.count(F.lit(1)).alias("claimed_successes"))
 
 
 def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return what each of `writers` says of messages: `writer_id`, `mk`, `word`, and masks of `SAID`."""
     about = {"reported": _is_outcome(), "started": is_any(*_STARTED), "received": is_any(EventCode.RECEIVED)}
-    return _words(events.where(is_about_a_message()), writers, about)
-
-
-def outcomes_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
-    """Return the rows of `outcomes` from rows of `fold_by_writer`."""
-    about = {
-        "reported": _has_any([*_OUTCOMES, FAILED_FOR_GOOD]),
-        "started": _has_any(_STARTED),
-        "received": _has_any([EventCode.RECEIVED]),
-    }
-    return _words(states, writers, about)
+    mine = events.where(is_about_a_message() & _is_one_of(writers)).where(reduce(operator.or_, about.values()))
+    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)).alias(name) for name, each in about.items()]
+    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(*masks)
 
 
 def told(events: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return the messages (`mk`, `offset`) with a run of each of `writers` that another told of."""
-    return told_of(events.where(is_about_a_message()).withColumn("told_by", told_by()), writers)
-
-
-def told_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
-    """Return the rows of `told` from rows of `fold_by_writer`."""
-    known = states.select(F.col("told_by").alias("writer_id"), "mk", "offset")
-    return known.where(_is_one_of(writers)).distinct()
+    return events.where(is_about_a_message()).select(told_by().alias("writer_id"), "mk", "offset").where(_is_one_of(writers)).distinct()
 
 
 def copies(events: DataFrame) -> DataFrame:
@@ -218,16 +157,6 @@ def copies(events: DataFrame) -> DataFrame:
             F.max(is_any(EventCode.RECEIVED)).alias("received"),
         )
     )
-
-
-def _words(rows: DataFrame, writers: Collection[int], about: Mapping[str, Column]) -> DataFrame:
-    mine = rows.where(_is_one_of(writers)).where(reduce(operator.or_, about.values()))
-    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)).alias(name) for name, each in about.items()]
-    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(*masks)
-
-
-def _has_any(codes: Sequence[int]) -> Column:
-    return F.col("bits").bitwiseAND(sum(1 << code for code in codes)) != 0
 
 
 def _is_outcome() -> Column:

@@ -25,7 +25,6 @@ __all__ = [
     "reached",
     "read_from",
     "received_from",
-    "steps",
     "steps_in",
     "strange",
     "survey",
@@ -106,13 +105,8 @@ def surveyed(events: DataFrame) -> DataFrame:
 
 
 def steps_in(surveyed: DataFrame) -> DataFrame:
-    """The rows of `steps`, each once, from those of `surveyed`."""
+    """The events about partitions, and strange ones, each once, from rows of `surveyed`: few beside the others, and few columns."""
     return surveyed.where("step IS NOT NULL").select(*(F.col(f"step.{name}").alias(name) for name in _STEP))
-
-
-def steps(events: DataFrame) -> DataFrame:
-    """The projected events about partitions, and strange ones, with the columns that are needed of them; few beside the others."""
-    return events.where(_is_step()).select(*_step())
 
 
 def _is_step() -> Column:

@@ -1,7 +1,6 @@
 """The tracks of each writer through each partition, 64 offsets to a row: they bound what a hole in its events hides.
 
-A writer's events of one delta are cut into runs, which have no hole within. So a hole that shows when deltas are put
-together lies wholly before or wholly after each run.
+A writer's events are cut into runs, which have no hole within: each hole lies wholly before or wholly after each run.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class SeqRun(NamedTuple):
 
 
 def runs(written: Iterable[SeqRun], holes: Iterable[Hole]) -> list[SeqRun]:
-    """Return the numbers that each writer has `written` in one delta, without the holes."""
+    """Return the numbers that each writer has `written`, without the holes."""
     found = []
     missing: dict[int, list[Hole]] = defaultdict(list)
     for hole in holes:

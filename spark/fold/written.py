@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,38 +14,24 @@ from ackwise.spark.events.numbers import Run, joined, runs_in, without
 from ackwise.spark.events.sources import Evidence, counted, events_of
 from ackwise.spark.fold.tracks import SeqRun
 
-__all__ = ["Written", "written_in"]
+__all__ = ["written_in"]
 
 #: An event without one of these is none, see `project`.
 _IDENTITY: Final = ["writer_id", "seq", "event_type", "event_ts"]
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The events that files have."""
+def written_in(evidence: Evidence) -> list[SeqRun]:
+    """Return the numbers in its files, without disputed ones: of each writer, without a hole within, in order.
 
-    runs: Sequence[SeqRun]
-    """Of each writer, without a hole within, in order."""
-    files: Mapping[Path, Collection[int]]
-    """The writers of each file."""
-
-    def of(self, writers: Collection[int]) -> tuple[Path, ...]:
-        """Return the files that have events of one of these writers."""
-        wanted = set(writers)
-        return tuple(path for path, found in self.files.items() if not wanted.isdisjoint(found))
-
-
-def written_in(evidence: Evidence) -> Written:
-    """Return the numbers in its files, without disputed ones. Raises `OSError` for a file that can't be read."""
+    Raises `OSError` for a file that can't be read.
+    """
     runs: dict[int, list[Run]] = defaultdict(list)
-    writers: dict[Path, Collection[int]] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, found in zip(evidence.files, pool.map(_numbers, evidence.files), strict=True):
-            writers[path] = frozenset(found)
+        for found in pool.map(_numbers, evidence.files):
             for writer_id, each in found.items():
                 runs[writer_id] += each
     counted = {writer_id: without(joined(each), _disputed(evidence, writer_id)) for writer_id, each in sorted(runs.items())}
-    return Written([SeqRun(writer_id, first, after - 1) for writer_id, each in counted.items() for first, after in each], writers)
+    return [SeqRun(writer_id, first, after - 1) for writer_id, each in counted.items() for first, after in each]
 
 
 def _disputed(evidence: Evidence, writer_id: int) -> list[Run]:
