@@ -92,9 +92,10 @@ class _Runs:
     def __init__(self, rows: pa.Table) -> None:
         self.is_well_formed = _within_bounds(rows)
         self._lay_out(rows)
-        if (wrong := self._wrong()).any():
-            self.is_well_formed[np.flatnonzero(self.is_well_formed)[wrong]] = False
-            self._lay_out(rows)
+        for look in (self._wrong, self._misstated):
+            if (wrong := look()).any():
+                self.is_well_formed[np.flatnonzero(self.is_well_formed)[wrong]] = False
+                self._lay_out(rows)
 
     def number(self, name: str) -> Numbers:
         """A column of numbers; 0 for none."""
@@ -173,6 +174,20 @@ class _Runs:
             if name != "hashes" and (is_far := (values := _flat(lists)) != np.clip(values, -_FAR, _FAR)).any():
                 wrong[np.repeat(np.arange(rows), _lengths(lists))[is_far]] = True
         return wrong
+
+    def _misstated(self) -> Flags:
+        """Which of the rows have another extreme than their lists."""
+        is_ok, none = self.is_ok, np.iinfo(np.int64).max
+        took = np.where(is_ok, self.timed("ok_ts", "ok_us") - self.timed("ts", "at_us"), none)
+        record = self.of_each("record_ms")[0] * 1000
+        wrong: Flags = (self.number("ok_n") > 0) & (self._reduced(np.minimum, took) != self.number("least_us"))
+        for name, function in (("record_ts", np.minimum), ("record_ts_max", np.maximum)):
+            wrong |= self.is_there("record_ms") & (self._reduced(function, record) != self.number(name))
+        return wrong
+
+    def _reduced(self, function: np.ufunc, values: Numbers) -> Numbers:
+        found: Numbers = function.reduceat(values, self._begins) if len(self._begins) else values[:0]
+        return found
 
 
 def _within_bounds(rows: pa.Table) -> Flags:

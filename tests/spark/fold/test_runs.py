@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.spark.cases import CONFIG
+from tests.spark.histories import NOW, History
+from tests.spark.joined import write_joined
+from tests.spark.running import run
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.fold.runs import over_epochs, words
+from ackwise.spark.fold.clocks import FAR_AHEAD
+from ackwise.spark.fold.runs import may_be_clean, over_epochs, words
 from ackwise.spark.kernels.runs import MESSAGES, messages
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.session.rows import rows_of
+from ackwise.stores.journal.parquet import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +49,9 @@ RUN: dict[str, Any] = {
     "ok_ts": 2_000,
     "ok_us": [0, 0, 20, 30],
     "ok_mono_ns": 6_000_000,
+    "least_us": 1_000,
+    "record_ts": 1_000,
+    "record_ts_max": 4_000,
 }
 
 
@@ -112,6 +122,10 @@ def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
         {"at_us": [0, 1, 2, 2**62]},
         {"exec_id": 2**63 - 2},
         {"ts": 2**63 - 1},
+        {"least_us": 999},
+        {"least_us": None},
+        {"record_ts": 999},
+        {"record_ts_max": 4_001},
     ],
     ids=str,
 )
@@ -165,3 +179,71 @@ def test_what_is_not_clean_in_one_dedup_epoch_is_clean_in_none(local: SparkSessi
     found = clean(local, [message(0), message(1), message(0, mk=8, ok=None), message(2, mk=8), message(0, mk=9)])
     views = [View(7, 1, ("c", "g"), "bill", 0), View(8, 1, ("c", "g"), "bill", 1), View(9, 1, ("c", "g"), "other", 0)]
     assert masks(over_epochs(found, local, views)) == {(7, 0): (3, 2), (8, 0): (5, 4), (9, 0): (1, 1)}
+
+
+PLAIN: dict[str, Any] = {
+    "schema_version": 3,
+    "writer_id": 1,
+    "seq": 0,
+    "event_type": int(EventCode.CLAIMED),
+    "event_ts": NOW,
+    "partition": 0,
+    "offset": 3,
+    "exec_id": 5,
+    "n": 1,
+    "last_offset": 3,
+    "attempt": 1,
+    "lost": 0,
+    "took_unreleased": False,
+    "record_ts_max": NOW,
+    "least_us": 7,
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({}, True),
+        ({"attempt": None, "lost": None, "took_unreleased": None, "least_us": None, "record_ts_max": None}, True),
+        ({"event_type": int(EventCode.STARTED), "exec_id": None}, True),
+        ({"n": None}, False),
+        ({"partition": None}, False),
+        ({"event_type": int(EventCode.DUP_SUPPRESSED)}, False),
+        ({"event_type": int(EventCode.SUCCEEDED)}, False),
+        ({"attempt": 2}, False),
+        ({"phys_topic": "retry"}, False),
+        ({"lost": 1}, False),
+        ({"took_unreleased": True}, False),
+        ({"attrs": "{}"}, False),
+        ({"error": "KeyError"}, False),
+        ({"level": 0}, False),
+        ({"due_ts": NOW}, False),
+        ({"exec_id": None}, False),
+        ({"least_us": -1}, False),
+        ({"record_ts_max": NOW + 2 * FAR_AHEAD}, False),
+        ({"writer_id": 9}, False),
+    ],
+    ids=str,
+)
+def test_what_a_row_says_more_of_its_messages_than_that_they_ran_speaks_against_all_of_them(
+    local: SparkSession, other: dict[str, Any], expected: bool
+) -> None:
+    row = PLAIN | other
+    table = pa.table([pa.array([row.get(field.name)], field.type) for field in SCHEMA], schema=SCHEMA)
+    assert local.createDataFrame(table).where(may_be_clean([9])).count() == int(expected)
+
+
+def verdicts(local: SparkSession, tmp_path: Path, history: History) -> dict[int, str]:
+    found = run(local, [write_joined(tmp_path / "events.parquet", history.events)], CONFIG).rulings["g"].messages
+    return {offset: verdict.name for (*_, offset), (verdict, _) in found.items()}
+
+
+def test_a_clean_message_accounts_for_one_of_its_key_that_was_suppressed(local: SparkSession, tmp_path: Path) -> None:
+    history = History("g").start("w1").say("w1", "0:CS", key="a").say("w1", "1:CS", key="b").say("w1", "2:D", key="a").say("w1", "W=3")
+    assert verdicts(local, tmp_path, history) == {0: "EXACTLY_ONCE", 1: "EXACTLY_ONCE", 2: "DUPLICATE_SUPPRESSED"}
+
+
+def test_two_clean_messages_of_one_key_are_a_logical_duplicate(local: SparkSession, tmp_path: Path) -> None:
+    history = History("g").start("w1").say("w1", "0:CS", key="a").say("w1", "1:CS", key="b").say("w1", "2:CS", key="a").say("w1", "W=3")
+    found = run(local, [write_joined(tmp_path / "events.parquet", history.events)], CONFIG).rulings["g"].logical
+    assert [verdict.name for verdict, _ in found.values()] == ["LOGICAL_DUPLICATE"]
