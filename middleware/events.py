@@ -164,7 +164,7 @@ RUN_COLUMNS: tuple[Column, ...] = (
     Column("least_us", Kind.INT64),
     Column("claim_seq", Kind.INT64),
 )
-"""What a run row has besides: the same happened to `n` messages, and the columns of an event describe the first one.
+"""What a run row also has: the same happened to `n` messages, and the columns of an event describe the first one.
 
 A list of values has one for each message, in the order of offsets. `stores/journal/runs.py` makes run rows and says what each
 column means.

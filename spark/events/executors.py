@@ -1,4 +1,4 @@
-"""A check that executors have what our functions need: a Python like the driver's with its packages, and the event files."""
+"""A check that executors have what tasks in Python need: a Python like the driver's with its packages, and the event files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_executors(spark: SparkSession, files: Sequence[Path]) -> Executors:
     try:
         rows = spark.range(0, _TASKS, 1, _TASKS).select(look(F.col("id")).alias("found")).collect()
     except (PySparkException, Py4JError) as error:
-        raise ConfigurationError(f"the executors run no Python of ours: {_reason(str(error))}; {_BRING}") from error
+        raise ConfigurationError(f"the executors can't run Python with Ackwise: {_reason(str(error))}; {_BRING}") from error
     found = [json.loads(row["found"]) for row in rows]
     problems = defaultdict[str, set[str]](set)
     for each in found:

@@ -20,7 +20,7 @@ _NAMES: Final = tuple(column.name for column in EVENT_COLUMNS)
 def explode(rows: DataFrame, *also: str) -> DataFrame:
     """Return a row per event, with the columns of an event, from rows as they are in files; and the columns `also` of its row.
 
-    A run row whose numbers contradict each other is one event without an offset, which nobody takes for one about a message.
+    A run row whose numbers contradict each other is one event without an offset, which counts as an event of an unknown code.
     """
     listed = _checked(rows).withColumns({"ranks": F.sequence(F.lit(0), F.coalesce(F.col("n") - 1, F.lit(0))), **_lists()})
     scalars = (*_NAMES, *also, "n", "ok_n", "ok_seq", "ok_ts", "ok_mono_ns")

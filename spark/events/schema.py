@@ -29,7 +29,7 @@ MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code no
 NO_OFFSET: Final = 2**62
 
 _NO_PARTITION = -1
-#: The code of events that nobody knows the meaning of.
+#: The code of events whose meaning is unknown.
 _STRANGE: Final = 0
 _PLACES: Final = ("topic", "topic_id", "handler")
 

@@ -21,7 +21,7 @@ __all__ = ["FAR_AHEAD", "FIRST_TIME", "LAST_TIME", "Clocks", "Reading", "compare
 #: 1 January 2011, when there was no Kafka, and 2100; microseconds.
 FIRST_TIME: Final = 1_293_840_000_000_000
 LAST_TIME: Final = 4_102_444_800_000_000
-#: A record that is further ahead of its event, microseconds, was given its time by a producer: no clock of ours is likely to be so slow.
+#: A record that is further ahead of its event, microseconds, was given its time by a producer: a worker's clock is hardly so slow.
 FAR_AHEAD: Final = 86_400_000_000
 #: Of the time for which a writer reported messages, the part by which the times of their records may span less or more.
 _DRIFT: Final = 4

@@ -111,7 +111,7 @@ def _apart(rows: DataFrame, evidence: Evidence) -> tuple[DataFrame, DataFrame, D
     projected = runs.projected_runs(rows.where(plain))
     found = runs.messages(projected).persist()
     names = projected.select(*runs.NAMES).distinct()
-    # A row that contradicts itself: nobody takes an event without an offset for one about a message.
+    # A row that contradicts itself: an event without an offset counts as one of an unknown code.
     strange = found.where(F.col("offset").isNull()).select("writer_id", "mk", "code", "seq", "ts").join(names, ["writer_id", "mk"])
     rest = single_events(rows.where(~is_run), evidence).unionByName(events_in(rows.where(is_run & ~plain), evidence))
     return found, names, project(rest).unionByName(strange, allowMissingColumns=True).persist()

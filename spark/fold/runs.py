@@ -91,11 +91,11 @@ def words(found: DataFrame, events: DataFrame, excluded: DataFrame) -> DataFrame
     messages that something else speaks against.
     """
     bit, nothing = bit_of("offset"), F.lit(0).cast("long")
-    is_ok = F.col("ok_ts").isNotNull()
+    is_ok = F.col("ok_ts").isNotNull() & (F.col("misstated") == 0)
     pairs = found.groupBy("mk", word_of("offset").alias("word")).agg(
         F.coalesce(F.bit_or(F.when(is_ok, bit)), nothing).alias("once"),
         F.coalesce(F.bit_xor(F.when(is_ok, bit)), nothing).alias("odd"),
-        F.count("ok_ts").alias("number"),
+        F.count_if(is_ok).alias("number"),
         F.coalesce(F.bit_or(F.when(~is_ok, bit)), nothing).alias("other"),
     )
     about = events.where(is_about_a_message()).groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit).alias("other"))

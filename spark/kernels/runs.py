@@ -33,13 +33,14 @@ _LISTS: Final = ("record_ms", "hashes", "at_us", "seqs", "ok_us", "ok_seqs", "to
 _FAR: Final = 2**50
 
 #: The messages of runs. Times are microseconds; `ok_seq`, `ok_ts` and `took` are null without a success. `clock` and `ok_clock` are how far
-#: the writer's clock was ahead of one that nobody sets. A row that contradicts itself is one message without an offset.
+#: the writer's clock was ahead of one that is never set. `misstated` is 1 where the row had another extreme than its lists. A row that
+#: contradicts itself is one message without an offset.
 MESSAGES: Final = pa.schema(
     [
         (name, pa.int64())
         for name in (
             *("writer_id", "mk", "code", "seq", "ts", "offset", "exec_id", "record_ts", "dedup_hash", "clock"),
-            *("ok_seq", "ok_ts", "took", "ok_clock"),
+            *("ok_seq", "ok_ts", "took", "ok_clock", "misstated"),
         )
     ]
 )
@@ -77,6 +78,7 @@ def _messages(runs: _Runs) -> pa.Table:
         "ok_ts": (runs.timed("ok_ts", "ok_us"), is_ok),
         "took": (np.where(is_same, runs.number("duration_us")[row], took), is_ok & (is_same | has_took)),
         "ok_clock": ((runs.number("ok_ts") - runs.number("ok_mono_ns") // 1000)[row], is_ok & runs.is_there("ok_mono_ns")[row]),
+        "misstated": (runs.misstated()[row].astype(np.int64), None),
     }
     return pa.table([_array(*columns[name]) for name in MESSAGES.names], schema=MESSAGES)
 
@@ -92,10 +94,9 @@ class _Runs:
     def __init__(self, rows: pa.Table) -> None:
         self.is_well_formed = _within_bounds(rows)
         self._lay_out(rows)
-        for look in (self._wrong, self._misstated):
-            if (wrong := look()).any():
-                self.is_well_formed[np.flatnonzero(self.is_well_formed)[wrong]] = False
-                self._lay_out(rows)
+        if (wrong := self._wrong()).any():
+            self.is_well_formed[np.flatnonzero(self.is_well_formed)[wrong]] = False
+            self._lay_out(rows)
 
     def number(self, name: str) -> Numbers:
         """A column of numbers; 0 for none."""
@@ -175,7 +176,7 @@ class _Runs:
                 wrong[np.repeat(np.arange(rows), _lengths(lists))[is_far]] = True
         return wrong
 
-    def _misstated(self) -> Flags:
+    def misstated(self) -> Flags:
         """Which of the rows have another extreme than their lists."""
         is_ok, none = self.is_ok, np.iinfo(np.int64).max
         took = np.where(is_ok, self.timed("ok_ts", "ok_us") - self.timed("ts", "at_us"), none)

@@ -78,7 +78,7 @@ def test_a_python_that_is_not_there_is_named_and_the_exit_code_is_two(tmp_path: 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     last = done.stderr.splitlines()[-1]
-    assert 'error the executors run no Python of ours: Cannot run program "/no/python/on/executors"' in last
+    assert 'error the executors can\'t run Python with Ackwise: Cannot run program "/no/python/on/executors"' in last
     assert "PYSPARK_PYTHON" in last
 
 

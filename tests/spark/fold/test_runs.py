@@ -122,10 +122,6 @@ def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
         {"at_us": [0, 1, 2, 2**62]},
         {"exec_id": 2**63 - 2},
         {"ts": 2**63 - 1},
-        {"least_us": 999},
-        {"least_us": None},
-        {"record_ts": 999},
-        {"record_ts_max": 4_001},
     ],
     ids=str,
 )
@@ -135,8 +131,18 @@ def test_a_run_row_that_contradicts_itself_is_one_message_without_an_offset(wron
     assert [(row["writer_id"], row["seq"]) for row in found if row["offset"] is None] == [(1, 10)]
 
 
+@pytest.mark.parametrize("wrong", [{"least_us": 999}, {"least_us": None}, {"record_ts": 999}, {"record_ts_max": 4_001}], ids=str)
+def test_messages_of_a_run_row_with_another_extreme_than_its_lists_are_judged_by_their_events(
+    local: SparkSession, wrong: dict[str, Any]
+) -> None:
+    found = of_runs(RUN, RUN | wrong)
+    assert [row["misstated"] for row in found] == [0] * 4 + [1] * 4
+    assert masks(clean(local, found[:4])) == {(7, 0): (-(2**63) | 2**60 | 2**62, -(2**63) | 2**60), (7, 1): (4, 4)}
+    assert masks(clean(local, found[4:])) == {(7, 0): (-(2**63) | 2**60 | 2**62, 0), (7, 1): (4, 0)}
+
+
 def message(offset: int, *, ok: int | None = 5, mk: int = 7, code: int = EventCode.CLAIMED) -> dict[str, Any]:
-    return {**dict.fromkeys(MESSAGES.names, 1), "mk": mk, "offset": offset, "ok_ts": ok, "code": code}
+    return {**dict.fromkeys(MESSAGES.names, 1), "misstated": 0, "mk": mk, "offset": offset, "ok_ts": ok, "code": code}
 
 
 def clean(
