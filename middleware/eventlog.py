@@ -7,9 +7,10 @@ payload of an event block is `count` records and then the strings that they refe
 no sequence number: it is `first seq` plus its place. In a record the smallest value of a width stands for none, and so
 does string 0.
 
-A third kind of block has the events of a run, which differ in their offset, timestamp, execution and key alone: the record of
-the first event stands for all, and columns of those four follow it. `RunBlock.column` makes single events of it, and whoever
-reads a file gets those.
+Events of a run differ in their offset, timestamp, execution and keys alone. A *start block* has the record of the first event, which
+stands for all, and columns of what differs. An *outcome block* says what became of messages whose start block stands before it in the
+file: the sequence number of that, which of its messages, and a record. It repeats no column. `column` makes single events of both, and
+whoever reads a file gets those. An outcome whose start block stands in an earlier file is written as a block with columns, too.
 
 Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence.
 """
@@ -21,14 +22,14 @@ import struct
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast
 
-from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode, RunEvents, explode
+from ackwise.middleware.events import SCHEMA_VERSION, STARTS, Event, EventCode, Hashes, RunEvents, explode
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 
 Format = Literal["q", "i", "h", "b"]
 
@@ -51,7 +52,7 @@ class Field(NamedTuple):
 FIELDS: tuple[Field, ...] = (
     *(Field(name, "q") for name in ("at_ns", "offset", "range_end", "record_ts_ms", "phys_offset", "due_ms", "exec_id", "dedup_hash")),
     Field("mono_ns", "q"),
-    *(Field(name, "i") for name in ("partition", "phys_partition", "dedup_epoch", "duration_us", "queue_us", "generation")),
+    *(Field(name, "i") for name in ("partition", "phys_partition", "dedup_epoch", "duration_us", "queue_us", "generation", "order_hash")),
     *(Field(name, "i", True) for name in ("topic", "topic_id", "handler", "phys_topic", "error", "dedup_key", "role", "attrs")),
     *(Field(name, "h") for name in ("attempt", "lost")),
     *(Field(name, "b") for name in ("code", "level", "took_unreleased", "from_commit", "proved")),
@@ -65,17 +66,26 @@ RECORD_SIZE = _RECORD.size  # 144 bytes
 
 _FILE_MAGIC = b"AWHD"
 _BLOCK_MAGIC = b"AWEV"
-_RUN_MAGIC = b"AWRN"
+_START_MAGIC = b"AWST"
+_OUTCOME_MAGIC = b"AWOC"
+_MAGICS = (_BLOCK_MAGIC, _START_MAGIC, _OUTCOME_MAGIC)
 _HEAD = struct.Struct("<4sIQI")
 _NUMBER = struct.Struct("<I")
+#: Of an outcome block: the sequence number of its start block, and how many bytes its mask has.
+_START = struct.Struct("<QI")
 _HEAD_SIZE = _HEAD.size + _NUMBER.size
 
 #: What may differ between the events of a run; of these, those that grow by one from event to event unless they have a column.
-_RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash")
+_RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash", "order_hash")
 _GROWING: Final = ("offset", "exec_id")
+#: Of these, those that outcomes share with their start.
+_STAYING: Final = _RUN_FIELDS[:4]
 
 #: Events that are worth their own block.
 _LEAST_RUN: Final = 10
+
+#: Start blocks whose outcomes may refer to them: the newest ones.
+_MOST_STARTS: Final = 128
 
 _FORMATS: dict[str, Format] = {field.name: field.format for field in FIELDS}
 _WIDTHS = {field.name: struct.calcsize(field.format) for field in FIELDS}
@@ -170,8 +180,8 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class RunBlock:
-    """The events of a run, as they are written by one append."""
+class StartBlock:
+    """The events of a run, as they are written by one append: of its start, or of what had none."""
 
     first_seq: int
     count: int
@@ -195,7 +205,7 @@ class RunBlock:
         which = sum(1 << place for place, name in enumerate(_RUN_FIELDS) if name in self.columns)
         columns = [self.columns[name] for name in _RUN_FIELDS if name in self.columns]
         payload = b"".join((_NUMBER.pack(which), self.record, *columns, _table(self.strings)))
-        return _block(_RUN_MAGIC, self.first_seq, self.count, payload)
+        return _block(_START_MAGIC, self.first_seq, self.count, payload)
 
     def column(self, name: str) -> bytes:
         """One field of all events, side by side, in its format: as every reader of the block sees them."""
@@ -209,11 +219,71 @@ class RunBlock:
 
     def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
-        records = bytearray(self.record * self.count)
-        fields = memoryview(records).cast("q")
-        for name in _RUN_FIELDS:
-            fields[_STARTS[name] // _LARGE.size :: RECORD_SIZE // _LARGE.size] = memoryview(self.column(name)).cast("q")
-        return Block(self.first_seq, bytes(records), self.strings).rows()
+        return _rows(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeBlock:
+    """What became of messages of one start block, as it is written by one append."""
+
+    first_seq: int
+    record: bytes
+    """Of the first event."""
+    strings: tuple[str | None, ...]
+    start: StartBlock
+    places: tuple[int, ...] | None = None
+    """Which of the start block's messages; `None`: all."""
+
+    @property
+    def count(self) -> int:
+        return self.start.count if self.places is None else len(self.places)
+
+    @property
+    def next_seq(self) -> int:
+        return self.first_seq + self.count
+
+    def codes(self) -> dict[int, int]:
+        """Return the number of events of each code."""
+        return {self.record[_STARTS["code"]]: self.count}
+
+    def encode(self, file_first_seq: int = 0) -> bytes:
+        """The block as it stands in a file with this first sequence number: with all columns if its start block stands before that."""
+        if self.start.first_seq < file_first_seq:
+            columns = {name: self.column(name) for name in _STAYING}
+            return StartBlock(self.first_seq, self.count, self.record, self.strings, columns).encode()
+        mask = b"" if self.places is None else _mask(self.places, self.start.count)
+        payload = b"".join((_START.pack(self.start.first_seq, len(mask)), mask, self.record, _table(self.strings)))
+        return _block(_OUTCOME_MAGIC, self.first_seq, self.count, payload)
+
+    def column(self, name: str) -> bytes:
+        """One field of all events, side by side, in its format: as every reader of the block sees them."""
+        if name not in _STAYING:
+            return Block(self.first_seq, self.record, self.strings).column(name) * self.count
+        column = self.start.column(name)
+        if self.places is None:
+            return column
+        values = memoryview(column).cast(_FORMATS[name])
+        return array(_FORMATS[name], [values[place] for place in self.places]).tobytes()
+
+    def rows(self) -> Iterator[EventRow]:
+        """The events, one by one."""
+        return _rows(self)
+
+
+AnyBlock = Block | StartBlock | OutcomeBlock
+
+
+def _rows(block: StartBlock | OutcomeBlock) -> Iterator[EventRow]:
+    records = bytearray(block.record * block.count)
+    for name in _RUN_FIELDS:
+        form, width = _FORMATS[name], _WIDTHS[name]
+        memoryview(records).cast(form)[_STARTS[name] // width :: RECORD_SIZE // width] = memoryview(block.column(name)).cast(form)
+    return Block(block.first_seq, bytes(records), block.strings).rows()
+
+
+def encoded(blocks: Iterable[AnyBlock], file_first_seq: int) -> bytes:
+    """Return `blocks` as they stand in the file whose first sequence number this is."""
+    return b"".join(block.encode(file_first_seq) if isinstance(block, OutcomeBlock) else block.encode() for block in blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +291,7 @@ class EventLog:
     """One file, read up to its first bad block."""
 
     header: LogHeader
-    blocks: list[Block | RunBlock]
+    blocks: list[AnyBlock]
     is_damaged: bool
     """A whole block follows the first bad one: not a torn tail, something that was durable has been destroyed."""
 
@@ -258,7 +328,8 @@ class EventBuffer:
         self._mono_ns = mono_ns
         self._records: list[bytes] = []
         self._places: dict[str | None, int] = {None: 0}
-        self._whole: list[Block | RunBlock] = []
+        self._whole: list[AnyBlock] = []
+        self._starts: dict[int, tuple[RunEvents, StartBlock]] = {}  # by the first exec id
 
     @property
     def next_seq(self) -> int:
@@ -271,7 +342,7 @@ class EventBuffer:
         (
             code, topic, partition, offset, handler, attempt, exec_id, dedup_hash, dedup_epoch, record_ts_ms,
             phys_topic, phys_partition, phys_offset, level, due_ms, range_end, lost, took_unreleased, duration_us,
-            queue_us, generation, error, dedup_key, role, from_commit, attrs, topic_id, proved,
+            queue_us, generation, error, dedup_key, role, from_commit, attrs, topic_id, proved, order_hash,
         ) = event  # fmt: skip
         places = self._places
         try:
@@ -292,6 +363,7 @@ class EventBuffer:
                     _NONE_I if duration_us is None else duration_us,
                     _NONE_I if queue_us is None else queue_us,
                     _NONE_I if generation is None else generation,
+                    _NONE_I if order_hash is None else order_hash,
                     places[topic],
                     0 if topic_id is None else places[topic_id],
                     places[handler],
@@ -317,30 +389,56 @@ class EventBuffer:
 
     def record_run(self, events: RunEvents) -> None:
         """Take the events of a run as one. What does not fit a column is taken one by one, each cut as `record` does."""
-        columns = {
-            "offset": None if _is_in_a_row(events.offsets) else events.offsets,
-            "record_ts_ms": events.record_ts_ms,
-            "exec_id": None if events.exec_ids is None or _is_in_a_row(events.exec_ids) else events.exec_ids,
-            "dedup_hash": events.dedup_hashes,
-        }
-        try:
-            packed = {name: array("q", column).tobytes() for name, column in columns.items() if column is not None}
-        except (TypeError, OverflowError):
-            packed = {}
-        if len(events) < _LEAST_RUN or not packed or any(_NONE_BYTES in column for column in packed.values()):
+        whole = (self._outcome(events) or self._start(events)) if len(events) >= _LEAST_RUN else None
+        if whole is not None:
+            self._whole.append(whole)
+            self._first_seq = whole.next_seq
+        else:
             for event in explode(events):
                 self.record(event)
-            return
-        self._close_block()
-        first = EventBuffer(self._first_seq, now_ns=self._now_ns, mono_ns=self._mono_ns)
-        first.record(explode(events, 1)[0])
-        (block,) = first.seal()
-        assert isinstance(block, Block)
-        whole = RunBlock(self._first_seq, len(events), block.records, block.strings, packed)
-        self._whole.append(whole)
-        self._first_seq = whole.next_seq
 
-    def seal(self) -> list[Block | RunBlock]:
+    def _start(self, events: RunEvents) -> StartBlock | None:
+        """A block with all columns, which outcomes refer to if the run starts by it; `None` if something does not fit."""
+        if (columns := _columns_of(events)) is None:
+            return None
+        record, strings = self._record_of_first(events)
+        block = StartBlock(self._first_seq, len(events), record, strings, columns)
+        if events.code in STARTS and isinstance(events.exec_ids, range):
+            self._starts[events.exec_ids.start] = events, block
+            if len(self._starts) > _MOST_STARTS:
+                del self._starts[next(iter(self._starts))]
+        return block
+
+    def _outcome(self, events: RunEvents) -> OutcomeBlock | None:
+        """A block that refers to where the run started; `None` if that is not known any more, or was another message."""
+        ids = events.exec_ids
+        if ids is None or events.code in STARTS or (found := self._start_of(ids[0])) is None:
+            return None
+        started, block = self._starts[found]
+        places = None if len(events) == len(started) else tuple(exec_id - found for exec_id in ids)
+        if places is None:
+            del self._starts[found]
+        elif places[-1] >= len(started) or [*places] != sorted({*places}):
+            return None
+        if not _is_start_of(started, events, places):
+            return None
+        record, strings = self._record_of_first(events)
+        return OutcomeBlock(self._first_seq, record, strings, block, places)
+
+    def _start_of(self, exec_id: int) -> int | None:
+        """The first exec id of the run that this one belongs to."""
+        if exec_id in self._starts:
+            return exec_id
+        return next((first for first, (started, _) in self._starts.items() if first < exec_id < first + len(started)), None)
+
+    def _record_of_first(self, events: RunEvents) -> tuple[bytes, tuple[str | None, ...]]:
+        self._close_block()
+        self.record(explode(events, 1)[0])
+        record, strings = self._records.pop(), tuple(self._places)
+        self._places = {None: 0}
+        return record, strings
+
+    def seal(self) -> list[AnyBlock]:
         """Take everything out, in blocks."""
         self._close_block()
         sealed, self._whole = self._whole, []
@@ -369,7 +467,7 @@ _NONE_BYTES: Final = _LARGE.pack(_NONE_Q)
 
 def parse_log(data: bytes) -> EventLog | Unreadable:
     """Read a file's bytes up to the first block that is torn, fails its checksum or is out of sequence."""
-    first = _parse_block(data, 0, _FILE_MAGIC)
+    first = _parse_block(data, 0, (_FILE_MAGIC,))
     if first is None:
         return Unreadable("it does not start with a whole header block")
     facts = json.loads(first.payload)
@@ -378,43 +476,59 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
             f"its layout is version {facts['layout']}, and this Ackwise reads version {LAYOUT_VERSION} alone; reconcile it with the "
             "Ackwise that wrote it"
         )
-    blocks: list[Block | RunBlock] = []
+    blocks: list[AnyBlock] = []
+    starts: dict[int, StartBlock] = {}
     end, next_seq = first.end, first.first_seq
-    while (block := _next_block(data, end)) is not None and block[0].first_seq == next_seq:
-        blocks.append(block[0])
-        end, next_seq = block[1], block[0].next_seq
-    is_damaged = _has_whole_block(data, end, _BLOCK_MAGIC) or _has_whole_block(data, end, _RUN_MAGIC)
-    return EventLog(_header(facts, first.first_seq), blocks, is_damaged)
+    while (found := _parse_block(data, end, _MAGICS)) is not None and found.first_seq == next_seq:
+        if (block := _read(found, starts)) is None:
+            break
+        blocks.append(block)
+        if isinstance(block, StartBlock):
+            starts[block.first_seq] = block
+        end, next_seq = found.end, block.next_seq
+    return EventLog(_header(facts, first.first_seq), blocks, _has_whole_block(data, end))
 
 
-def _next_block(data: bytes, start: int) -> tuple[Block | RunBlock, int] | None:
-    """The block that starts at `start`, and where it ends."""
-    if (found := _parse_block(data, start, _BLOCK_MAGIC)) is not None:
-        size = found.events * RECORD_SIZE
-        return Block(found.first_seq, found.payload[:size], _strings(found.payload, size)), found.end
-    if (found := _parse_block(data, start, _RUN_MAGIC)) is not None and (run := _parse_run(found)) is not None:
-        return run, found.end
-    return None
+def _read(found: _Found, starts: Mapping[int, StartBlock]) -> AnyBlock | None:
+    if found.magic == _START_MAGIC:
+        return _read_start(found)
+    if found.magic == _OUTCOME_MAGIC:
+        return _read_outcome(found, starts)
+    size = found.events * RECORD_SIZE
+    return Block(found.first_seq, found.payload[:size], _strings(found.payload, size))
 
 
-def _parse_run(found: _Found) -> RunBlock | None:
+def _read_start(found: _Found) -> StartBlock | None:
     """`None` if its columns are not as long as they must be, or numbers grow beyond their width."""
     which = int.from_bytes(found.payload[: _NUMBER.size], "little")
     at = _NUMBER.size + RECORD_SIZE
-    columns, width = {}, 8 * found.events
+    columns = {}
     for place, name in enumerate(_RUN_FIELDS):
         if which >> place & 1:
+            width = _WIDTHS[name] * found.events
             columns[name] = found.payload[at : at + width]
             at += width
     if not found.events or at > len(found.payload):
         return None
-    run = RunBlock(found.first_seq, found.events, found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at), columns)
+    run = StartBlock(found.first_seq, found.events, found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at), columns)
     try:
         for name in _GROWING:
             run.column(name)
     except OverflowError:
         return None
     return run
+
+
+def _read_outcome(found: _Found, starts: Mapping[int, StartBlock]) -> OutcomeBlock | None:
+    """`None` if it is not about as many messages of a start block before it as it says."""
+    first_seq, width = _START.unpack_from(found.payload)
+    mask, at = int.from_bytes(found.payload[_START.size :][:width], "little"), _START.size + width
+    record, start = found.payload[at:][:RECORD_SIZE], starts.get(first_seq)
+    if start is None or len(record) < RECORD_SIZE or mask >> start.count:
+        return None
+    places = tuple(place for place in range(start.count) if mask >> place & 1) if width else None
+    block = OutcomeBlock(found.first_seq, record, _strings(found.payload, at + RECORD_SIZE), start, places)
+    return block if 0 < block.count == found.events else None
 
 
 def _header(facts: Mapping[str, Any], first_seq: int) -> LogHeader:
@@ -431,6 +545,7 @@ def _header(facts: Mapping[str, Any], first_seq: int) -> LogHeader:
 
 
 class _Found(NamedTuple):
+    magic: bytes
     first_seq: int
     events: int
     payload: bytes
@@ -442,18 +557,18 @@ def _block(magic: bytes, first_seq: int, count: int, payload: bytes) -> bytes:
     return b"".join((head, _NUMBER.pack(zlib.crc32(payload, zlib.crc32(head))), payload))
 
 
-def _parse_block(data: bytes, start: int, magic: bytes) -> _Found | None:
+def _parse_block(data: bytes, start: int, magics: Container[bytes]) -> _Found | None:
     if len(data) - start < _HEAD_SIZE:
         return None
-    found_magic, length, first_seq, count = _HEAD.unpack_from(data, start)
+    magic, length, first_seq, count = _HEAD.unpack_from(data, start)
     (checksum,) = _NUMBER.unpack_from(data, start + _HEAD.size)
     end = start + _HEAD_SIZE + length
-    if found_magic != magic or end > len(data):
+    if magic not in magics or end > len(data):
         return None
     payload = data[start + _HEAD_SIZE : end]
     if zlib.crc32(payload, zlib.crc32(data[start : start + _HEAD.size])) != checksum:
         return None
-    return _Found(first_seq, count, payload, end)
+    return _Found(magic, first_seq, count, payload, end)
 
 
 def _table(strings: Iterable[str | None]) -> bytes:
@@ -472,16 +587,73 @@ def _strings(payload: bytes, position: int) -> tuple[str | None, ...]:
     return tuple(strings)
 
 
+def _columns_of(events: RunEvents) -> dict[str, bytes] | None:
+    """The columns of what differs in a run; `None` if something has none or does not fit, and it is to be taken one by one."""
+    given = {
+        "offset": None if _is_in_a_row(events.offsets) else events.offsets,
+        "record_ts_ms": events.record_ts_ms,
+        "exec_id": None if events.exec_ids is None or _is_in_a_row(events.exec_ids) else events.exec_ids,
+        "dedup_hash": events.dedup_hashes,
+        "order_hash": events.order_hashes,
+    }
+    try:
+        columns = {name: _packed(name, values) for name, values in given.items() if values is not None}
+    except (TypeError, OverflowError):
+        return None
+    return None if any(_NONE_BYTES in column for name, column in columns.items() if name != "order_hash") else columns
+
+
+def _packed(name: str, values: Sequence[int | None]) -> bytes:
+    if isinstance(values, Hashes):
+        return values.packed()
+    if name == "order_hash":
+        return array("i", [_NONE_I if value is None else value for value in values]).tobytes()
+    return array("q", cast(Sequence[int], values)).tobytes()
+
+
+def _is_start_of(started: RunEvents, events: RunEvents, places: Sequence[int] | None) -> bool:
+    """Return whether `events` are about the messages that `started` at `places`; `None`: about all of them."""
+    if _about(started) != _about(events):
+        return False
+    for before, now in (
+        (started.offsets, events.offsets),
+        (started.record_ts_ms, events.record_ts_ms),
+        (started.exec_ids, events.exec_ids),
+        (started.dedup_hashes, events.dedup_hashes),
+    ):
+        if before is None or now is None:
+            if before is not now:
+                return False
+        elif places is None:
+            if before != now:
+                return False
+        elif [before[place] for place in places] != [*now]:
+            return False
+    return True
+
+
+def _about(events: RunEvents) -> tuple[object, ...]:
+    return events.topic, events.partition, events.handler, events.attempt, events.dedup_epoch
+
+
+def _mask(places: Sequence[int], count: int) -> bytes:
+    mask = (1 << count) - 1
+    for place in {*range(count)}.difference(places):
+        mask ^= 1 << place
+    return mask.to_bytes(count // 8 + 1, "little")
+
+
 def _is_in_a_row(numbers: Sequence[int]) -> bool:
     return isinstance(numbers, range) and numbers.step == 1 and numbers.start > -(2**63) and numbers.stop < 2**63
 
 
-def _has_whole_block(data: bytes, start: int, magic: bytes) -> bool:
-    place = data.find(magic, start)
-    while place >= 0:
-        if _parse_block(data, place, magic) is not None:
-            return True
-        place = data.find(magic, place + 1)
+def _has_whole_block(data: bytes, start: int) -> bool:
+    for magic in _MAGICS:
+        place = data.find(magic, start)
+        while place >= 0:
+            if _parse_block(data, place, (magic,)) is not None:
+                return True
+            place = data.find(magic, place + 1)
     return False
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 SCHEMA_VERSION = 3
 
@@ -139,6 +140,7 @@ EVENT_COLUMNS: tuple[Column, ...] = (
     Column("attrs", Kind.STRING),
     Column("proved", Kind.BOOL),
     Column("mono_ns", Kind.INT64),
+    Column("order_hash", Kind.INT32),
 )
 """The columns of an event. `from_commit`: ASSIGNED, its position came from a committed offset."""
 
@@ -215,6 +217,43 @@ class Event(NamedTuple):
     """The topic's UUID where the client knows it: tells a topic from its re-created successor."""
     proved: bool | None = None
     """GAP: whether the fetch is known to have started where the one before it ended. `None`: it is not."""
+    order_hash: int | None = None
+    """CLAIMED and STARTED of a handler with an order by key: 32 bits of a hash of the key."""
+
+
+STARTS: Final = frozenset({EventCode.CLAIMED, EventCode.STARTED})
+"""The codes of a message that starts to run."""
+
+
+class Hashes(Sequence[int]):
+    """The hashes of claim ids of 16 bytes, their first 8, which nobody computes who does not look at them."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: Sequence[bytes]) -> None:
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[int]: ...
+    def __getitem__(self, place: int | slice) -> int | Sequence[int]:
+        return Hashes(self._ids[place]) if isinstance(place, slice) else int.from_bytes(self._ids[place][:8], "big", signed=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hashes) and self._ids == other._ids
+
+    def __hash__(self) -> int:
+        return hash((*self._ids,))
+
+    def packed(self) -> bytes:
+        """All of them, side by side, little-endian."""
+        halves = array("q", b"".join(self._ids))[::2]
+        halves.byteswap()
+        return halves.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +278,7 @@ class RunEvents:
     duration_us: int | None = None
     error: str | None = None
     attrs: str | None = None
+    order_hashes: Sequence[int | None] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -263,6 +303,7 @@ def explode(events: RunEvents, most: int | None = None) -> list[Event]:
             duration_us=events.duration_us,
             error=events.error,
             attrs=events.attrs,
+            order_hash=None if events.order_hashes is None else events.order_hashes[place],
         )
         for place, (offset, record_ts_ms) in enumerate(zip(events.offsets[:most], events.record_ts_ms[:most], strict=True))
     ]

@@ -16,6 +16,7 @@ import inspect
 import struct
 import types
 import typing
+import zlib
 from collections.abc import Callable, Hashable, Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -194,6 +195,17 @@ def business_id(key: Hashable) -> bytes:
     if isinstance(key, str):
         return b"k" + key.encode("utf-8", "surrogatepass")
     return b"k" + key if isinstance(key, bytes) else b"v" + packed(key)
+
+
+def order_hash(key: Hashable) -> int | None:
+    """32 bits of a hash of a key by which messages are in order, signed and above the least: `None` for one without order.
+
+    The same in every process. Two keys may share one.
+    """
+    if key is None:
+        return None
+    found = zlib.crc32(business_id(key))
+    return max(found - (1 << 32) if found >> 31 else found, -(2**31) + 1)
 
 
 def message_id(topic: str, header: bytes) -> bytes:

@@ -11,10 +11,11 @@ from typing import Any, Literal
 from ackwise.middleware.claims.isolation import Isolation
 from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.errors import EventLogUnavailable
-from ackwise.middleware.events import Event, EventCode, EventSink, MarkSink, RunEvents, RunSink, explode, marks_of
+from ackwise.middleware.events import STARTS, Event, EventCode, EventSink, MarkSink, RunEvents, RunSink, explode, marks_of
 from ackwise.middleware.flow.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.disposition import Failure
+from ackwise.middleware.message.keys import order_hash
 from ackwise.middleware.message.outgoing import MessageSender, Outgoing, Publisher
 from ackwise.middleware.policies.policies import Dedup, Transactional
 from ackwise.middleware.policies.retry import ConsumeLater
@@ -148,7 +149,10 @@ class Worker:
         if self.sink is None:
             return
         exec_ids = run.exec_ids if with_exec_id else None
+        if code in STARTS and run.order_keys is not None:
+            fields["order_hashes"] = [order_hash(key) for key in run.order_keys]
         if len(run) == 1:
+            (fields["order_hash"],) = fields.pop("order_hashes", (None,))
             self.sink.record(self.event(code, handler, run, None if exec_ids is None else exec_ids[0], error=error, **fields))
             return
         epoch = None if self.dedup is None else self.dedup.epoch

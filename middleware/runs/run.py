@@ -8,7 +8,6 @@ nothing else. A message that was forgotten in a split would stall the watermark,
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
+from ackwise.middleware.events import Hashes
 from ackwise.middleware.message.disposition import Disposition, Failure, Suspended
 from ackwise.middleware.message.message import Delivery, Message, Origin, TopicPartition, delivery_of
 from ackwise.middleware.message.outgoing import Outgoing
@@ -76,8 +76,6 @@ _TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("tim
 _KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("headers")
 
 _NO_GRANT: Final = Acquired(0)
-
-_HASHES: Final = struct.Struct(">q8x")
 
 
 def _at(places: Sequence[int], column: Sequence[T] | None) -> list[T] | None:
@@ -289,9 +287,7 @@ class Run:
     def dedup_hashes(self) -> Sequence[int] | None:
         """What events say of its keys."""
         claims = self.claims
-        if claims.hashes is not None or claims.ids is None:
-            return claims.hashes
-        return [found for (found,) in _HASHES.iter_unpack(b"".join(claims.ids))]
+        return claims.hashes if claims.hashes is not None or claims.ids is None else Hashes(claims.ids)
 
     def column(self, outcome: Outcome = Outcome.OK, sent_back: int | None = None) -> Column:
         """What the store is asked about its claims. It has keys and tokens."""

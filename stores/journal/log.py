@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
-from ackwise.middleware.eventlog import Block, LogHeader, RunBlock
+from ackwise.middleware.eventlog import AnyBlock, LogHeader, encoded
 from ackwise.stores.journal.layout import FILE_MODE, create_regular, log_path, make_directories, sync_directory
 
 _ADVICE = {
@@ -140,8 +140,8 @@ class LogWriter:
         self._roll_seconds = roll_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._blocks: deque[Block | RunBlock] = deque()
-        self._written: deque[Block | RunBlock] = deque()  # to the file, which is not synced since
+        self._blocks: deque[AnyBlock] = deque()
+        self._written: deque[AnyBlock] = deque()  # to the file, which is not synced since
         self._file: LogFile | None = None
         self._file_first_seq = 0
         self._file_opened = 0.0
@@ -151,7 +151,7 @@ class LogWriter:
         self.durable_seq = header.first_seq
         """Everything below is durable."""
 
-    def put(self, block: Block | RunBlock) -> None:
+    def put(self, block: AnyBlock) -> None:
         """Queue a block for the next `write` or `mark`."""
         self._blocks.append(block)
 
@@ -208,7 +208,7 @@ class LogWriter:
         blocks = list(self._blocks)
         if blocks:
             self._has_failed = True
-            file.append(b"".join(block.encode() for block in blocks))
+            file.append(encoded(blocks, self._file_first_seq))
             for block in blocks:
                 self._blocks.popleft()
                 self._written.append(block)

@@ -1,4 +1,4 @@
-"""The bytes of an event log: the header, single events, and the events of a run."""
+"""The bytes of an event log: the header, single events, and the start and the outcome of a run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,24 @@ SINGLE = [
     ),
     Event(EventCode.GAP, "orders", 3, 18, range_end=20, proved=True),
 ]  # fmt: skip
-RUN = RunEvents(EventCode.SUCCEEDED, "orders", 3, range(20, 32), "bill", 1, [*range(1000, 1012)], range(40, 52), [*range(12)], 0)
+STARTED = RunEvents(
+    EventCode.CLAIMED, "orders", 3, range(20, 32), "bill", 1, [*range(1000, 1012)], range(40, 52), [*range(12)], 0, lost=0,
+    order_hashes=[*range(12)],
+)  # fmt: skip
+PLACES = (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11)
+DONE = RunEvents(
+    EventCode.SUCCEEDED, "orders", 3, [20 + place for place in PLACES], "bill", 1, [1000 + place for place in PLACES],
+    [40 + place for place in PLACES], [*PLACES], 0, duration_us=9,
+)  # fmt: skip
 
 
-def test_layout_2() -> None:
-    assert LAYOUT_VERSION == 2
+def test_layout_3() -> None:
+    assert LAYOUT_VERSION == 3
     buffer = EventBuffer(4, now_ns=count(10**18).__next__, mono_ns=count(7).__next__)
     for event in SINGLE:
         buffer.record(event)
-    buffer.record_run(RUN)
+    buffer.record_run(STARTED)
+    buffer.record_run(DONE)
     blocks = buffer.seal()
     lines = ["-- fields of a record", *(f"{field.name}: {field.format}{', a place in the strings' * field.is_text}" for field in FIELDS)]
     for title, content in [("header", HEADER.encode()), *((type(block).__name__, block.encode()) for block in blocks)]:
@@ -34,4 +43,4 @@ def test_layout_2() -> None:
     check("event-log", lines)
     log = parse_log(b"".join((HEADER.encode(), *(block.encode() for block in blocks))))
     assert isinstance(log, EventLog)
-    assert (log.header, log.next_seq, log.is_damaged) == (HEADER, 4 + len(SINGLE) + len(RUN), False)
+    assert (log.header, log.next_seq, log.is_damaged) == (HEADER, 4 + len(SINGLE) + len(STARTED) + len(DONE), False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import zlib
@@ -19,13 +20,16 @@ from ackwise.middleware.eventlog import (
     LAYOUT_VERSION,
     NONE,
     RECORD_SIZE,
+    AnyBlock,
     Block,
     EventBuffer,
     EventLog,
     EventRow,
     LogHeader,
-    RunBlock,
+    OutcomeBlock,
+    StartBlock,
     Unreadable,
+    encoded,
     parse_log,
 )
 from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind, RunEvents, explode
@@ -94,7 +98,7 @@ def test_every_field_of_every_event_survives_also_being_none(events: list[Event]
 def test_a_column_is_the_same_numbers_side_by_side(events: list[Event]) -> None:
     made = block(events)
     for place, field in enumerate(FIELDS):
-        numbers = [values[place] for values in struct.iter_unpack("<" + "".join(f.format for f in FIELDS) + "7x", made.records)]
+        numbers = [values[place] for values in struct.iter_unpack("<" + "".join(f.format for f in FIELDS) + "3x", made.records)]
         assert list(memoryview(made.column(field.name)).cast(cast(Any, field.format))) == numbers
 
 
@@ -119,7 +123,7 @@ def test_fields_are_aligned_so_that_a_column_can_be_cut_out() -> None:
         width = struct.calcsize(field.format)
         assert start % width == 0
         start += width
-    assert start == 137
+    assert start == 141
     assert RECORD_SIZE == 144, "the whole is filled up, so that every record is aligned"
 
 
@@ -204,12 +208,40 @@ def runs(size: int) -> st.SearchStrategy[RunEvents]:
         took_unreleased=st.none() | st.booleans(),
         duration_us=st.none() | st.integers(0, 2**33),
         error=st.none() | st.just("ValueError"),
+        order_hashes=st.none() | st.lists(st.none() | st.integers(-(2**31), 2**31), min_size=size, max_size=size),
     )
 
 
+@st.composite
+def runs_and_outcomes(draw: st.DrawFn) -> list[RunEvents]:
+    """The start of a run, and what became of its messages: of all, of some, or of others that have their exec ids."""
+    size, first = draw(st.integers(10, 20)), draw(st.integers(0, 50))
+    started = dataclasses.replace(draw(runs(size)), code=EventCode.CLAIMED, exec_ids=range(first, first + size), attempt=1, dedup_epoch=0)
+    found = [started]
+    for code in draw(st.lists(st.sampled_from([EventCode.SUCCEEDED, EventCode.FAILED, EventCode.RELEASED]), max_size=3)):
+        places = sorted(draw(st.sets(st.integers(0, size - 1), min_size=1))) if draw(st.booleans()) else range(size)
+        about: dict[str, Any] = {
+            name: [column[place] for place in places] for name in EACH if (column := getattr(started, name)) is not None
+        }
+        if len(places) == size:
+            about = {name: getattr(started, name) for name in about}
+        if draw(st.booleans()):
+            about[draw(st.sampled_from(sorted(about)))] = draw(numbers(len(places)))
+        found.append(dataclasses.replace(started, code=code, order_hashes=None, duration_us=draw(st.integers(0, 9)), **about))
+    return found
+
+
+EACH = ("offsets", "record_ts_ms", "exec_ids", "dedup_hashes")
+
+
 @pytest.mark.slow  # records a hundred lists of events twice
-@given(st.lists(EVENTS | st.integers(1, 14).flatmap(runs), min_size=1, max_size=6))
-def test_the_events_of_a_run_are_read_as_if_each_had_been_recorded(events: list[Event | RunEvents]) -> None:
+@given(
+    st.lists(st.lists(EVENTS | st.integers(1, 14).flatmap(runs), max_size=3) | runs_and_outcomes(), min_size=1, max_size=4),
+    st.sampled_from([0, 5, 12, 10**6]),
+)
+def test_the_events_of_a_run_are_read_as_if_each_had_been_recorded(parts: list[list[Event | RunEvents]], first_seq: int) -> None:
+    """Also where outcomes stand in another file than their start, as those below `first_seq` do."""
+    events = [event for part in parts for event in part]
     made, one_by_one = buffer([]), buffer([])
     for one in events:
         if isinstance(one, RunEvents):
@@ -219,9 +251,15 @@ def test_the_events_of_a_run_are_read_as_if_each_had_been_recorded(events: list[
         else:
             made.record(one)
             one_by_one.record(one)
-    found, expected = [HEADER.encode() + b"".join(block.encode() for block in way.seal()) for way in (made, one_by_one)]
-    assert [(row.seq, row.event) for row in rows(found)] == [(row.seq, row.event) for row in rows(expected)]
-    assert (made.next_seq, read(found).next_seq) == (one_by_one.next_seq, one_by_one.next_seq)
+    blocks = made.seal()
+    before, behind = [block for block in blocks if block.first_seq < first_seq], [block for block in blocks if block.first_seq >= first_seq]
+    expected = HEADER.encode() + encoded(one_by_one.seal(), 0)
+    files = [HEADER.encode() + encoded(before, 0)]
+    if behind:
+        files.append(dataclasses.replace(HEADER, first_seq=behind[0].first_seq).encode() + encoded(behind, behind[0].first_seq))
+    found = [row for file in files for row in rows(file)]
+    assert [(row.seq, row.event) for row in found] == [(row.seq, row.event) for row in rows(expected)]
+    assert (made.next_seq, read(files[-1]).next_seq) == (one_by_one.next_seq, one_by_one.next_seq)
 
 
 def test_a_run_is_one_block_and_its_events_share_their_time() -> None:
@@ -264,21 +302,111 @@ def test_a_whole_run_behind_a_destroyed_block_is_damage() -> None:
     assert read(HEADER.encode() + bytes(len(first)) + whole).is_damaged
 
 
-@each(("count", "which"), [(13, 15), (0, 0), (2**31, 15)])
+@each(("count", "which"), [(13, 15), (0, 0), (2**31, 15), (12, 31)])
 def test_a_run_with_columns_of_another_length_is_damage(count: int, which: int) -> None:
     made = buffer([])
     made.record_run(RUN)
     (whole,) = made.seal()
     payload = struct.pack("<I", which) + whole.encode()[28:]
-    head = struct.pack("<4sIQI", b"AWRN", len(payload), 0, count)
+    head = struct.pack("<4sIQI", b"AWST", len(payload), 0, count)
     log = read(HEADER.encode() + head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload)
     assert (log.blocks, log.is_damaged) == ([], True)
 
 
 def test_a_run_whose_offsets_grow_beyond_their_width_is_damage() -> None:
     first = block([Event(EventCode.SUCCEEDED, "orders", 3, 2**63 - 2)])
-    log = read(HEADER.encode() + RunBlock(0, 12, first.records, first.strings, {}).encode())
+    log = read(HEADER.encode() + StartBlock(0, 12, first.records, first.strings, {}).encode())
     assert (log.blocks, log.is_damaged) == ([], True)
+
+
+STARTED = dataclasses.replace(RUN, code=EventCode.CLAIMED, order_hashes=[*range(12)])
+DONE = dataclasses.replace(RUN, duration_us=7)
+
+
+def pair(outcome: RunEvents = DONE) -> list[AnyBlock]:
+    made = buffer([])
+    made.record_run(STARTED)
+    made.record_run(outcome)
+    return made.seal()
+
+
+def of_some(*places: int) -> RunEvents:
+    each: dict[str, Any] = {name: [getattr(DONE, name)[place] for place in places] for name in EACH}
+    return dataclasses.replace(DONE, **each)
+
+
+def test_an_outcome_repeats_no_column() -> None:
+    start, outcome = pair()
+    assert isinstance(outcome, OutcomeBlock)
+    assert len(outcome.encode()) < len(block([explode(DONE)[0]]).encode()) + 20
+    read_back = rows(HEADER.encode() + start.encode() + outcome.encode())
+    assert [row.event for row in read_back] == [*explode(STARTED), *explode(DONE)]
+
+
+def test_an_outcome_may_be_that_of_some_messages() -> None:
+    some = of_some(0, 1, 2, 4, 5, 6, 7, 8, 9, 11)
+    start, outcome = pair(some)
+    assert isinstance(outcome, OutcomeBlock)
+    assert [row.event for row in rows(HEADER.encode() + start.encode() + outcome.encode())[12:]] == explode(some)
+
+
+@each(
+    "changed",
+    [
+        {"topic": "others"}, {"partition": 4}, {"handler": "ship"}, {"attempt": 2}, {"dedup_epoch": 1}, {"offsets": range(6, 18)},
+        {"record_ts_ms": [*range(12)]}, {"dedup_hashes": [*range(1, 13)]}, {"dedup_hashes": None}, {"exec_ids": range(41, 53)},
+    ],
+)  # fmt: skip
+def test_an_outcome_of_other_messages_has_columns_of_its_own(changed: dict[str, Any]) -> None:
+    other = dataclasses.replace(DONE, **changed)
+    start, outcome = pair(other)
+    assert isinstance(outcome, StartBlock)
+    assert [row.event for row in rows(HEADER.encode() + start.encode() + outcome.encode())[12:]] == explode(other)
+
+
+def test_an_outcome_in_a_later_file_than_its_start_has_columns_of_its_own() -> None:
+    _, outcome = pair()
+    later = dataclasses.replace(HEADER, first_seq=12)
+    assert [row.event for row in rows(later.encode() + encoded([outcome], 12))] == explode(DONE)
+
+
+@each("place", [0, 11, 12, 24, 100])
+def test_an_outcome_without_its_start_is_damage(place: int) -> None:
+    start, outcome = pair()
+    assert isinstance(start, StartBlock)
+    assert isinstance(outcome, OutcomeBlock)
+    lost = dataclasses.replace(outcome, start=dataclasses.replace(start, first_seq=place))
+    log = read(HEADER.encode() + start.encode() + lost.encode())
+    assert (len(log.blocks), log.is_damaged) == ((2, False) if place == 0 else (1, True))
+
+
+@each(("number", "places"), [(11, None), (13, None), (12, (0, 1)), (1, ()), (2, (0, 12)), (1, (90,))])
+def test_an_outcome_of_another_number_of_messages_is_damage(number: int, places: tuple[int, ...] | None) -> None:
+    start, outcome = pair()
+    mask = b"" if places is None else sum(1 << place for place in places).to_bytes(16, "little")
+    payload = struct.pack("<QI", 0, len(mask)) + mask + outcome.encode()[40:]
+    head = struct.pack("<4sIQI", b"AWOC", len(payload), 12, number)
+    log = read(HEADER.encode() + start.encode() + head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload)
+    assert (len(log.blocks), log.is_damaged) == (1, True)
+
+
+def test_the_log_of_a_batch_takes_about_17_bytes_for_each_message() -> None:
+    made, hashes = buffer([]), [*range(1000, 1500)]
+    times = [*range(1_767_225_600_000, 1_767_225_600_500)]
+    started = RunEvents(EventCode.CLAIMED, "orders", 3, range(500), "bill", 1, times, range(500), hashes, 0, lost=0)
+    made.record_run(started)
+    made.record_run(dataclasses.replace(started, code=EventCode.SUCCEEDED, lost=None, duration_us=9))
+    assert len(encoded(made.seal(), 0)) / 500 < 17.2
+
+
+def test_starts_without_an_outcome_are_forgotten_in_the_end() -> None:
+    made = buffer([])
+    for first in range(0, 12 * 1000, 12):
+        made.record_run(dataclasses.replace(STARTED, exec_ids=range(first, first + 12)))
+    made.record_run(DONE)
+    made.record_run(dataclasses.replace(DONE, exec_ids=range(12 * 999, 12 * 1000)))
+    old, new = made.seal()[-2:]
+    assert (type(old), type(new)) == (StartBlock, OutcomeBlock)
 
 
 def test_events_carry_the_time_of_a_clock_that_nobody_sets() -> None:

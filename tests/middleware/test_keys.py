@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import enum
 import functools
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message.keys import check_key_function, identifies, key_from, packed
+from ackwise.middleware.message.keys import check_key_function, identifies, key_from, order_hash, packed
 from ackwise.middleware.usercode import Raised
 
 
@@ -165,3 +166,14 @@ def test_a_function_that_may_find_a_key_is_accepted(annotation: Any) -> None:
 def test_a_function_that_can_find_none_is_refused(annotation: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"the key returns .* by its annotation"):
         check_key_function(returning(annotation), "the key")
+
+
+@given(st.none() | st.text() | st.binary() | st.integers() | st.tuples(st.text(), st.integers()))
+def test_the_hash_of_an_order_key_fits_32_bits_and_is_that_of_equal_keys(key: Any) -> None:
+    found = order_hash(key)
+    assert (found is None) == (key is None)
+    assert found is None or (-(2**31) < found < 2**31 and found == order_hash(copy.copy(key)))
+
+
+def test_the_hash_of_an_order_key_never_changes() -> None:
+    assert [order_hash(key) for key in ("a", b"a", "b", ("a", 1), 7)] == [-43650723, -43650723, 1684840679, 82501700, 1310961194]

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ackwise import App, Events
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.policies.retry import Order
+from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin import registry
 
 
@@ -41,6 +46,18 @@ def test_another_distribution_adds_a_store_and_a_sink(add: object) -> None:
     options = {"group": "billing", "mode": "async", "attrs": facts}
     sink: object = registry.open_sink("tape://drive", group="billing", mode="async", permissions=0o640, facts=facts)
     assert sink == ("tape://drive", options)
+
+
+def test_a_session_says_the_order_of_each_handler(add: Callable[[str, str, str], None]) -> None:
+    add("ackwise.events", "tape", f"{__name__}:made")
+    app = App("billing", brokers="127.0.0.1:1")
+    app.use(Events("tape://drive"))
+    agents = [Agent(name, ("orders",), "batch", bytes, bytes, order=order) for name, order in ORDERS]  # type: ignore[arg-type]  # never called
+    sink: Any = app._slots.open_sink("billing", ["orders"], agents)
+    assert sink[1]["attrs"]["order"] == {"bill": "none", "ship": "partition", "mail": "key"}
+
+
+ORDERS: list[tuple[str, Order]] = [("bill", None), ("ship", "partition"), ("mail", "key")]
 
 
 def test_an_unknown_scheme_names_the_nearest_known() -> None:

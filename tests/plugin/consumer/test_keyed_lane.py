@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE, turns
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.flow.breaker import Breaker
 from ackwise.middleware.message.batch import Batch
+from ackwise.middleware.message.keys import order_hash
 from ackwise.middleware.message.message import Message, TopicPartition
 from ackwise.middleware.policies.retry import RetryInPlace
 from ackwise.middleware.progress.commitmetadata import FinishedMap, InPlace
@@ -228,3 +229,14 @@ def test_whatever_is_taken_and_finished_in_any_order_keys_never_overtake_and_not
     for key in {b"a", b"b", b"c"}:
         of_key = [offset for offset in begun if keys[offset] == key]
         assert of_key == sorted(of_key)
+
+
+async def test_starts_carry_a_hash_of_the_key_by_which_they_are_in_order(shop: Any) -> None:
+    for kind, claims in (("batch", True), ("message", False)):
+        here = shop(nothing, kind=kind, dedup=claims)
+        here.offer(keys=[b"a", b"b", b"a", None])
+        await here.settled(4)
+        code = EventCode.CLAIMED if claims else EventCode.STARTED
+        hashes = {event.offset: event.order_hash for event in here.sink.events if event.code is code}
+        assert hashes == {100: order_hash(b"a"), 101: order_hash(b"b"), 102: order_hash(b"a"), 103: None}, kind
+        assert not [event for event in here.sink.events if event.code is EventCode.SUCCEEDED and event.order_hash is not None]
