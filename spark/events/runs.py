@@ -12,7 +12,7 @@ __all__ = ["explode"]
 _END: Final = 2**62  # of the offsets that a run may have
 _LONGEST: Final = 65_536  # offsets, from the first of a run to after its last
 _BITS: Final = 63  # of an offset that are its place in a word
-_LISTS: Final = ("record_ms", "hashes", "at_us", "seqs", "took_us", "ok_us", "ok_seqs")
+_LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "took_us", "ok_us", "ok_seqs")
 _OF_STARTS: Final = ("lost", "took_unreleased", "attrs", "error", "level", "due_ts")
 _NAMES: Final = tuple(column.name for column in EVENT_COLUMNS)
 
@@ -90,6 +90,7 @@ def _values() -> dict[str, Column]:
         "offset": F.coalesce(F.col("offsets"), F.col("row_offset") + rank),
         "record_ts": F.when(is_run, F.timestamp_micros(F.col("record_ms") * 1000)).otherwise(F.col("row_record_ts")),
         "exec_id": F.col("row_exec_id") + rank,
+        "order_hash": F.when(~is_success, F.when(is_run, F.col("order_hashes")).otherwise(F.col("row_order_hash"))),
         "dedup_hash": F.when(is_run, F.col("hashes")).otherwise(F.col("row_dedup_hash")),
         "duration_us": F.when(~has_ok | is_success, took).cast("int"),
         **{name: F.when(~is_success, F.col(f"row_{name}")) for name in _OF_STARTS},

@@ -130,8 +130,8 @@ def _tables(events: _Events, longest: int) -> list[pa.Table]:
 
 def _of_run(column: Column, columns: Mapping[str, Any], events: _Events, firsts: npt.NDArray[np.int64]) -> pa.Array:
     kind = _TYPES[column.kind]
-    if column.name == "dedup_hash":
-        return pa.nulls(len(firsts), kind)  # it is in `hashes`
+    if column.name in ("dedup_hash", "order_hash"):
+        return pa.nulls(len(firsts), kind)  # they are in `hashes` and `order_hashes`
     found = columns.get(column.name)
     if found is None:
         return events.column(column, firsts) if column in EVENT_COLUMNS else pa.nulls(len(firsts), kind)

@@ -11,6 +11,7 @@ the successes of its messages as well, as far as they are in the same log file.
     mono_ns                         of the first event; that of the others follows from `at_us`, to half a millisecond
     record_ts, record_ts_max        the oldest and the newest record
     record_ms, hashes               record time and dedup hash of each; null: none
+    order_hashes                    hash of the order key of each; null: none has one
     duration_us, took_us            how long each took that has an outcome; one of the two is null
     ok_n, ok_masks                  how many succeeded, and which, in the words of `masks`; null: none, and all
     ok_ts, ok_ts_max, ok_us         the first and the last success, and microseconds from the first to each; null: all at once
@@ -60,7 +61,7 @@ _SINGLE: Final = (*("phys_topic", "phys_partition", "phys_offset", "range_end", 
 _LANE: Final = ("topic", "topic_id", "partition", "handler", "dedup_epoch", "generation", "attempt")
 _SHARED: Final = ("code", *_LANE, "lost", "took_unreleased", "attrs", "error", "level", "due_ms")
 #: What the success of a start has not.
-_PLAIN: Final = ("lost", "took_unreleased", "attrs", "error", "level", "due_ms")
+_PLAIN: Final = ("lost", "took_unreleased", "attrs", "error", "level", "due_ms", "order_hash")
 
 _DAY_MS: Final = 86_400_000
 #: Differences that fit a list.
@@ -149,6 +150,7 @@ def _cut(events: Mapping[str, npt.NDArray[Any]], rows: Numbers, success: Numbers
     """Return the events in the order of runs, and where each run begins."""
     found = success[rows]
     lists = [events["duration_us"][rows] == _NO_DURATION, (found >= 0) & (events["duration_us"][found] == _NO_DURATION)]
+    lists.append(events["order_hash"][rows] == _NONE["order_hash"])
     lists += [events[name][rows] == _NO_NUMBER for name in ("record_ts_ms", "dedup_hash", "exec_id", "mono_ns")]
     keys = _keys(events, _SHARED, rows, lists)
     order = np.argsort(keys, kind="stable")
@@ -205,6 +207,7 @@ def _columns(
     has = found >= 0
     ok_n = runs.sum(has)
     is_ok = ok_n > 0
+    order_hash = events["order_hash"][members]
     record_ms = events["record_ts_ms"][members]
     has_record = runs.first(record_ms) != _NO_NUMBER
     seq, at_us = (events[name][members] - runs.of_first(events[name][members]) for name in ("seq", "at_us"))
@@ -223,6 +226,7 @@ def _columns(
         "record_ts": _scaled(runs.least(record_ms), has_record),
         "record_ts_max": _scaled(runs.most(record_ms), has_record),
         "record_ms": runs.lists(record_ms, has_record),
+        "order_hashes": runs.lists(order_hash, runs.first(order_hash) != _NONE["order_hash"]),
         "hashes": runs.lists(events["dedup_hash"][members], runs.first(events["dedup_hash"][members]) != _NO_NUMBER),
         "at_us": runs.lists(at_us, runs.any(at_us != 0)),
         "seqs": runs.lists(seq, runs.any(seq != rank)),
