@@ -10,7 +10,8 @@ does string 0.
 Events of a run differ in their offset, timestamp, execution and keys alone. A *start block* has the record of the first event, which
 stands for all, and columns of what differs. An *outcome block* says what became of messages whose start block stands before it in the
 file: the sequence number of that, which of its messages, and a record. It repeats no column. `column` makes single events of both, and
-whoever reads a file gets those. An outcome whose start block stands in an earlier file is written as a block with columns, too.
+whoever reads a file gets those. An outcome whose start block stands in an earlier file is written as a block with columns, too, and with
+the sequence number of its first message's start.
 
 Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence.
 """
@@ -80,6 +81,8 @@ _RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash", "order_
 _GROWING: Final = ("offset", "exec_id")
 #: Of these, those that outcomes share with their start.
 _STAYING: Final = _RUN_FIELDS[:4]
+#: Says that `claim_seq` follows the columns of a block.
+_HAS_CLAIM: Final = 1 << len(_RUN_FIELDS)
 
 #: Events that are worth their own block.
 _LEAST_RUN: Final = 10
@@ -149,6 +152,10 @@ class Block:
     def next_seq(self) -> int:
         return self.first_seq + self.count
 
+    def claim_seqs(self) -> bytes:
+        """None, for each: the start of a single event is not known here."""
+        return _NONE_BYTES * self.count
+
     def column(self, name: str) -> bytes:
         """One field of all records, side by side, in its format."""
         width = _WIDTHS[name]
@@ -191,6 +198,8 @@ class StartBlock:
     columns: Mapping[str, bytes]
     """Fields of all events, side by side, of those that differ; a field that has no column grows by one from event to event where
     it may differ and is there, and is the same in all else."""
+    claim_seq: int | None = None
+    """Of outcomes whose start block stands in an earlier file: the sequence number of the start of the first message."""
 
     @property
     def next_seq(self) -> int:
@@ -204,6 +213,9 @@ class StartBlock:
         """The block as it stands in a file."""
         which = sum(1 << place for place, name in enumerate(_RUN_FIELDS) if name in self.columns)
         columns = [self.columns[name] for name in _RUN_FIELDS if name in self.columns]
+        if self.claim_seq is not None:
+            which |= _HAS_CLAIM
+            columns.append(_LARGE.pack(self.claim_seq))
         payload = b"".join((_NUMBER.pack(which), self.record, *columns, _table(self.strings)))
         return _block(_START_MAGIC, self.first_seq, self.count, payload)
 
@@ -216,6 +228,13 @@ class StartBlock:
             (number,) = _LARGE.unpack(first)
             return array("q", range(number, number + self.count)).tobytes()
         return first * self.count
+
+    def claim_seqs(self) -> bytes:
+        """The sequence number of each message's start, side by side: they follow each other as the executions do."""
+        if self.claim_seq is None:
+            return _NONE_BYTES * self.count
+        first, *_ = exec_ids = memoryview(self.column("exec_id")).cast("q")
+        return array("q", [self.claim_seq + exec_id - first for exec_id in exec_ids]).tobytes()
 
     def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
@@ -250,7 +269,8 @@ class OutcomeBlock:
         """The block as it stands in a file with this first sequence number: with all columns if its start block stands before that."""
         if self.start.first_seq < file_first_seq:
             columns = {name: self.column(name) for name in _STAYING}
-            return StartBlock(self.first_seq, self.count, self.record, self.strings, columns).encode()
+            (claim_seq,) = _LARGE.unpack_from(self.claim_seqs())
+            return StartBlock(self.first_seq, self.count, self.record, self.strings, columns, claim_seq).encode()
         mask = b"" if self.places is None else _mask(self.places, self.start.count)
         payload = b"".join((_START.pack(self.start.first_seq, len(mask)), mask, self.record, _table(self.strings)))
         return _block(_OUTCOME_MAGIC, self.first_seq, self.count, payload)
@@ -264,6 +284,12 @@ class OutcomeBlock:
             return column
         values = memoryview(column).cast(_FORMATS[name])
         return array(_FORMATS[name], [values[place] for place in self.places]).tobytes()
+
+    def claim_seqs(self) -> bytes:
+        """The sequence number of each message's start, side by side."""
+        first = self.start.first_seq
+        places = range(self.start.count) if self.places is None else self.places
+        return array("q", [first + place for place in places]).tobytes()
 
     def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
@@ -308,6 +334,10 @@ class EventLog:
     def column(self, name: str) -> bytes:
         """One field of all records, side by side, in its format."""
         return b"".join(block.column(name) for block in self.blocks)
+
+    def claim_seqs(self) -> bytes:
+        """The sequence number of the start that each outcome is of, side by side; none where the log does not name it."""
+        return b"".join(block.claim_seqs() for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,10 +538,14 @@ def _read_start(found: _Found) -> StartBlock | None:
             width = _WIDTHS[name] * found.events
             columns[name] = found.payload[at : at + width]
             at += width
+    claim = found.payload[at : at + _LARGE.size] if which & _HAS_CLAIM else b""
+    at += _LARGE.size if which & _HAS_CLAIM else 0
     if not found.events or at > len(found.payload):
         return None
-    run = StartBlock(found.first_seq, found.events, found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at), columns)
+    record, strings = found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at)
+    run = StartBlock(found.first_seq, found.events, record, strings, columns, _LARGE.unpack(claim)[0] if claim else None)
     try:
+        run.claim_seqs()
         for name in _GROWING:
             run.column(name)
     except OverflowError:

@@ -166,6 +166,7 @@ class _OfTable:
         for name in ("record_ts_ms", "due_ms"):
             values = self.numbers[name]
             self.numbers[name] = np.where(values == _NONE, _NONE, values // 1000)
+        self.numbers["claim_seq"] = np.full(len(table), _NONE)
 
     def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:
         return self._table[column.name].take(pa.array(places)).combine_chunks().cast(_TYPES[column.kind])
@@ -193,6 +194,7 @@ class _OfLog:
             is_date = (numbers[name] >= _FIRST_MS) & (numbers[name] <= _LAST_MS)
             numbers[name] = np.where(is_date, numbers[name], _NONE)
         numbers["seq"] = np.arange(log.header.first_seq, log.next_seq)
+        numbers["claim_seq"] = np.frombuffer(log.claim_seqs(), np.int64)
         self.numbers: Final[Mapping[str, npt.NDArray[Any]]] = numbers
 
     def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:

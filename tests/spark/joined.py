@@ -48,6 +48,7 @@ def _joined(events: Sequence[Mapping[str, Any]], longest: int) -> pa.Table:
     if not has_clock:
         numbers["mono_ns"] = numbers["at_us"] * 1000
     numbers["seq"] = columns["seq"].to_numpy()
+    numbers["claim_seq"] = np.full(len(plain), _NONE)
     parts = parts_of(numbers, longest)
     runs = [_of_run(field, parts.columns, plain, parts.firsts, has_clock=has_clock) for field in SCHEMA]
     return pa.concat_tables([pa.table(runs, schema=SCHEMA), plain.take(pa.array(parts.singles))])
@@ -66,7 +67,7 @@ def _numbers(columns: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
 
 def _of_run(field: pa.Field, columns: Mapping[str, Any], plain: pa.Table, firsts: Any, *, has_clock: bool) -> pa.Array:
     found = columns.get(field.name)
-    if field.name == "dedup_hash" or (field.name == "ok_mono_ns" and not has_clock):
+    if field.name in ("dedup_hash", "order_hash") or (field.name == "ok_mono_ns" and not has_clock):
         return pa.nulls(len(firsts), field.type)
     if found is None:
         known = any(column.name == field.name for column in EVENT_COLUMNS)

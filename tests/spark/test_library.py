@@ -125,7 +125,7 @@ def test_a_run_row_is_a_row_per_event_in_a_stream_too(users: SparkSession, tmp_p
     from ackwise.spark import read_events
     from ackwise.stores.journal.parquet import tables_of
 
-    log = Worker(3).log()
+    log = Worker(3).logs()[0]
     runs, singles = tables_of(log, 64)
     number = len(log.column("code"))
     assert len(runs) + len(singles) < number

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ackwise.middleware.eventlog import EventBuffer, EventLog, LogHeader, parse_log
+from ackwise.middleware.eventlog import EventBuffer, EventLog, LogHeader, encoded, parse_log
 from ackwise.middleware.events import EVENT_COLUMNS, Event, EventCode, RunEvents
 from ackwise.spark.events.runs import explode
 from ackwise.spark.events.schema import FILE_SCHEMA
@@ -59,12 +59,17 @@ class Worker:
         }
         self.exec_id = self.chance.randrange(2**62)
 
-    def log(self) -> EventLog:
+    def logs(self) -> list[EventLog]:
+        """What it records, in one file or more: outcomes may stand in another one than their start."""
         for _ in range(self.chance.randrange(1, 15)):
             self.call()
-        blocks = b"".join(block.encode() for block in self.buffer.seal())
-        found = parse_log(LogHeader(self.chance.getrandbits(63), self.first_seq, "c", "g").encode() + blocks)
-        assert isinstance(found, EventLog)
+        blocks, writer, found = self.buffer.seal(), self.chance.getrandbits(63), list[EventLog]()
+        while blocks:
+            number, first_seq = self.chance.randrange(1, len(blocks) + 1), blocks[0].first_seq
+            log = parse_log(LogHeader(writer, first_seq, "c", "g").encode() + encoded(blocks[:number], first_seq))
+            assert isinstance(log, EventLog)
+            found.append(log)
+            blocks = blocks[number:]
         return found
 
     def call(self) -> None:
@@ -93,7 +98,7 @@ class Worker:
     def run_of(self, where: tuple[str, int], offsets: Sequence[int]) -> dict[str, Any]:
         chance = self.chance
         self.exec_id += chance.choice([0, 0, 10])
-        ids = [*range(self.exec_id, self.exec_id + len(offsets))] if chance.random() < 0.8 else None
+        ids = range(self.exec_id, self.exec_id + len(offsets)) if chance.random() < 0.8 else None
         self.exec_id += len(offsets)
         return {
             "exec_ids": ids,
@@ -105,15 +110,17 @@ class Worker:
 
     def in_runs(self, where: tuple[str, int], offsets: Sequence[int]) -> None:
         shared = {"attempt": 1, **self.run_of(where, offsets)}
-        self.buffer.record_run(RunEvents(EventCode.CLAIMED, *where, offsets, lost=0, took_unreleased=False, **shared))
+        keys = [self.chance.choice([None, 5, -7]) for _ in offsets] if self.chance.random() < 0.3 else None
+        self.buffer.record_run(RunEvents(EventCode.CLAIMED, *where, offsets, lost=0, took_unreleased=False, order_hashes=keys, **shared))
         for code, fields in self.outcomes():
             some = [place for place in range(len(offsets)) if self.chance.random() < self.chance.choice([0.2, 0.9, 1, 1])]
             lists = {
-                name: None if shared[name] is None else [shared[name][place] for place in some]
+                name: shared[name] if shared[name] is None or len(some) == len(offsets) else [shared[name][place] for place in some]
                 for name in ("exec_ids", "dedup_hashes", "record_ts_ms")
             }
             if some:
-                self.buffer.record_run(RunEvents(code, *where, [offsets[place] for place in some], **{**shared, **lists, **fields}))
+                chosen = offsets if len(some) == len(offsets) else [offsets[place] for place in some]
+                self.buffer.record_run(RunEvents(code, *where, chosen, **{**shared, **lists, **fields}))
 
     def one_by_one(self, where: tuple[str, int], offsets: Sequence[int]) -> None:
         shared = self.run_of(where, offsets)
@@ -198,14 +205,34 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
 
 @pytest.mark.parametrize("longest", [7, 64, LONGEST])
 def test_exploded_run_rows_are_the_recorded_events_in_all_columns(session: SparkSession, tmp_path: Path, longest: int) -> None:
-    logs = [Worker(seed).log() for seed in range(HISTORIES)]
+    workers = [Worker(seed).logs() for seed in range(HISTORIES)]
     files, in_runs = list[Path](), 0
-    for seed, log in enumerate(logs):
+    for number, log in enumerate(log for logs in workers for log in logs):
         runs, singles = tables_of(log, longest)
         in_runs += len(log.column("code")) - len(singles)
-        pq.write_table(pa.concat_tables([runs, singles]), tmp_path / f"{seed}.parquet")
-        files.append(tmp_path / f"{seed}.parquet")
+        pq.write_table(pa.concat_tables([runs, singles]), tmp_path / f"{number}.parquet")
+        files.append(tmp_path / f"{number}.parquet")
     assert in_runs > HISTORIES * 20
     found = exploded(session, files)
-    for log in logs:
-        assert_same(found[log.header.writer_id], recorded(log))
+    for logs in workers:
+        assert_same(found[logs[0].header.writer_id], [event for log in logs for event in recorded(log)])
+
+
+@pytest.mark.parametrize("longest", [7, 64, LONGEST])
+def test_a_row_of_successes_names_the_starts_of_its_messages_in_an_earlier_file(longest: int) -> None:
+    named = 0
+    for seed in range(HISTORIES):
+        logs = Worker(seed).logs()
+        known = {event["seq"]: event for log in logs for event in recorded(log)}
+        for row in (row for log in logs for row in tables_of(log, longest)[0].to_pylist() if row["claim_seq"] is not None):
+            assert row["event_type"] == EventCode.SUCCEEDED
+            for rank in range(row["n"]):
+                success = known[row["seq"] + (row["seqs"][rank] if row["seqs"] else rank)]
+                start = known[row["claim_seq"] + rank]
+                assert start["event_type"] == EventCode.CLAIMED
+                assert [start[name] for name in ABOUT] == [success[name] for name in ABOUT]
+                named += 1
+    assert named > HISTORIES
+
+
+ABOUT: Final = ("topic", "partition", "offset", "handler", "exec_id", "dedup_hash", "record_ts")
