@@ -93,7 +93,7 @@ def open_sink(
     """
     scheme, separator, _ = location.partition("://")
     name = scheme if separator else "file"
-    only_files = {"file_mode": permissions} if name == "file" else {}
+    only_files = {"file_mode": permissions, "marks": True} if name == "file" else {}
     sink: EventSink = _factory(_EVENTS, name, what="event sink")(location, group=group, mode=mode, attrs=facts, **only_files)
     return sink
 

@@ -103,6 +103,27 @@ def roll(path: Path, root: Path, recovery: Recovery, rolled_on: str | None = Non
         os.close(descriptor)
 
 
+def has_left(root: Path) -> bool:
+    """Return whether there is a log below `root` that nobody holds. Raises `OSError` if the folder can't be listed.
+
+    It takes the lock of each for a moment: who wants to roll it just then passes it by.
+    """
+    return any(not _is_held(path) for path in log_files(root))
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return True  # Somebody was about to remove it.
+    except OSError:
+        return False  # `roll` says why.
+    try:
+        return not _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def snapshot(live: Iterable[Path], root: Path) -> list[Path]:
     """Write the durable events of log files that others hold as Parquet files below `root`, a root of the caller's own.
 

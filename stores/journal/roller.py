@@ -38,10 +38,16 @@ class Roller:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_given_up = False
 
     def roll(self, paths: Sequence[Path] | None) -> Recovery:
         """Roll these logs, or all. Logs stay `live` if the process died or gave no answer; the next one takes them. Raises `OSError`."""
+        stay = Recovery(live=list(paths or ()))
+        if self._has_given_up:
+            return stay
         process = self._process or self._started()
+        if self._has_given_up:  # meanwhile, and saw no process
+            process.kill()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -53,14 +59,22 @@ class Roller:
         recovery = _read(answer)
         if recovery is None:
             self._process = None
-            log.warning("the process that rolls event logs died", exit_code=_end(process), to_do="the next roll starts another one")
-        return Recovery(live=list(paths or ())) if recovery is None else recovery
+            exit_code = _end(process)
+            if not self._has_given_up:
+                log.warning("the process that rolls event logs died", exit_code=exit_code, to_do="the next roll starts another one")
+        return stay if recovery is None else recovery
 
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
             _end(self._process)
             self._process = None
+
+    def give_up(self) -> None:
+        """Kill the process and roll nothing more: logs stay whole, and the next worker takes them. For any thread."""
+        self._has_given_up = True
+        if (process := self._process) is not None:
+            process.kill()
 
     def _started(self) -> subprocess.Popen[bytes]:
         # A fresh interpreter, since a fork of a process with threads may hang; a group of its own, since Ctrl-C is for the worker.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import unquote
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
@@ -21,7 +21,7 @@ from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.stores.journal.layout import FILE_MODE, boot_id, make_directory, sync_directory
 from ackwise.stores.journal.log import LogWriter, explain
-from ackwise.stores.journal.recovery import Recovery
+from ackwise.stores.journal.recovery import Recovery, has_left
 from ackwise.stores.journal.roller import Roller, missing_package
 
 log = Log("ackwise.events")
@@ -31,13 +31,19 @@ Mode = Literal["before_settle", "async"]
 MOST_BEHIND: Final = 100_000
 """Events, about 16 MB: from here on `async` waits for the disk, since it may neither drop events nor fill the memory."""
 
+_LONGEST_CLOSE: Final = 30.0  # seconds that `close` waits for files to be rolled, which takes a second or two
+_TO_ROLL: Final = "start a worker on this folder or run `ackwise reconcile`"
+
 
 class Journal:
     """Events of one process and one event loop: in memory when recorded, in a log when flushed, in Parquet when rolled.
 
     `before_settle`: a flush that returned has made everything durable. `async`: a flush returns at once, and the disk
-    follows within `flush_seconds` or `flush_events`; what a crash takes is then unknown, and SESSION_START says so. Start marks are
-    written in `before_settle` alone (`marks` of SESSION_START): `async` is for those who do not wait for the disk.
+    follows within `flush_seconds` or `flush_events`; what a crash takes is then unknown, and SESSION_START says so.
+
+    `marks` says that `mark` is called before each handler: a promise of the caller's, which SESSION_START repeats. Leave it out in a sink
+    of your own around a journal, unless that has a `mark` which calls this one. In `async` there are no start marks: it does not wait
+    for the disk.
 
     Files are made with `file_mode`, and folders so that whoever may read the files finds them.
 
@@ -55,6 +61,7 @@ class Journal:
         client: str | None = None,
         attrs: Mapping[str, object] | None = None,
         mode: Mode = "before_settle",
+        marks: bool = False,
         roll_events: int = 100_000,
         roll_seconds: float = 60.0,
         heartbeat_seconds: float = 2.0,
@@ -101,7 +108,7 @@ class Journal:
         self._has_ended = False
         self._is_closed = False
         self._is_failing = False
-        facts = {**(attrs or {}), "mode": mode, "marks": not self._is_async, "host": socket.gethostname(), "pid": os.getpid()}
+        facts = {**(attrs or {}), "mode": mode, "marks": marks and not self._is_async, "host": socket.gethostname(), "pid": os.getpid()}
         if (boot := boot_id()) is not None:
             facts["boot_id"] = boot
         self.record(Event(EventCode.SESSION_START, attrs=_json(facts)))
@@ -155,6 +162,8 @@ class Journal:
     async def close(self) -> None:
         """Write SESSION_END, make everything durable, roll the last file and let go of it. Closing twice does nothing.
 
+        It waits 30 s at most for files to be rolled; then they stay logs, and the next worker on the folder rolls them.
+
         Raises `EventLogUnavailable`; the journal is still open then, and closing it again tries again.
         """
         if self._is_closed:
@@ -169,7 +178,11 @@ class Journal:
             self._in_roll_thread(self._roller.close)
         self._is_closed = True
         self._log_thread.shutdown(wait=False)
-        await asyncio.to_thread(self._roll_thread.shutdown)
+        rolled = asyncio.ensure_future(asyncio.to_thread(self._roll_thread.shutdown))
+        if not (await asyncio.wait([rolled], timeout=_LONGEST_CLOSE))[0]:
+            log.warning("rolling event logs took too long", folder=str(self.root), seconds=_LONGEST_CLOSE, to_do=_TO_ROLL)
+            self._roller.give_up()
+        await rolled
 
     async def _end(self) -> None:
         if not self._has_ended:
@@ -237,7 +250,8 @@ class Journal:
         _report_unreadable(recovery)
 
     def _recover(self) -> None:
-        _report_unreadable(self._roller.roll(None))
+        if has_left(self.root):  # else no process is started
+            _report_unreadable(self._roller.roll(None))
 
 
 def from_url(
@@ -248,10 +262,12 @@ def from_url(
     client: str | None = None,
     attrs: Mapping[str, object] | None = None,
     mode: Mode = "before_settle",
+    marks: bool = False,
     file_mode: int = FILE_MODE,
 ) -> Journal:
     """The journal in a folder: `/var/lib/billing/events`, or the same as a `file://` URL. Raises `ConfigurationError`."""
-    return Journal(root_of(url), group_id=group, cluster=cluster, client=client, attrs=attrs, mode=mode, file_mode=file_mode)
+    options: dict[str, Any] = {"attrs": attrs, "mode": mode, "marks": marks, "file_mode": file_mode}
+    return Journal(root_of(url), group_id=group, cluster=cluster, client=client, **options)
 
 
 def root_of(url: str | os.PathLike[str]) -> Path:

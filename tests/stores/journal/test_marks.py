@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import pytest
 
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.eventlog import EventLog
-from ackwise.middleware.events import Event, EventCode
-from ackwise.stores.journal import Journal, read_log
+from ackwise.middleware.events import Event, EventCode, MarkSink
+from ackwise.plugin import registry
+from ackwise.stores.journal import Journal, from_url, read_log
 from ackwise.stores.journal.layout import boot_id
 
 KILLED = """
@@ -175,7 +177,7 @@ async def test_marks_go_on_after_a_log_is_full(tmp_path: Path) -> None:
 
 
 async def test_async_has_no_marks_and_says_so(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, group_id="billing", mode="async")
+    journal = Journal(tmp_path, group_id="billing", mode="async", marks=True)
     await journal.open()
     journal.record(claimed(0))
     journal.mark()
@@ -184,8 +186,37 @@ async def test_async_has_no_marks_and_says_so(tmp_path: Path) -> None:
     await journal.close()
 
 
+class Wrapping:
+    """A sink of a user's around a journal, without marks of its own."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.journal = from_url(url.replace("wrapped", "file"), **options)
+
+    def record(self, event: Event) -> None:
+        self.journal.record(event)
+
+    async def flush(self) -> None:
+        await self.journal.flush()
+
+    async def open(self) -> None:
+        await self.journal.open()
+
+    async def close(self) -> None:
+        await self.journal.close()
+
+
+async def test_a_sink_around_a_journal_claims_no_marks_that_nobody_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("wrapped", f"{__name__}:Wrapping", "ackwise.events")
+    monkeypatch.setattr(registry, "announced", lambda _: EntryPoints([point]))
+    sink = registry.open_sink(f"wrapped://{tmp_path}", group="billing", mode="before_settle", permissions=0o640, facts={})
+    assert not isinstance(sink, MarkSink)
+    await sink.open()
+    assert session(tmp_path)["marks"] is False
+    await sink.close()
+
+
 async def test_a_session_says_that_it_has_marks_and_where_the_host_was_started(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, group_id="billing")
+    journal = registry.open_sink(str(tmp_path), group="billing", mode="before_settle", permissions=0o640, facts={})
     await journal.open()
     assert (session(tmp_path)["marks"], session(tmp_path).get("boot_id")) == (True, boot_id())
     await journal.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -15,13 +16,13 @@ from tests.stores.journal.test_recovery import claimed, write_log
 from tests.waiting import until
 
 from ackwise.middleware.errors import EventLogUnavailable
-from ackwise.stores.journal import Journal
+from ackwise.stores.journal import Journal, recover
 from ackwise.stores.journal.roller import Roller
 
 WORKER = """
 import asyncio, sys
 from ackwise.middleware.events import Event, EventCode
-from ackwise.stores.journal import Journal
+from ackwise.stores.journal import Journal, recover
 
 async def main():
     journal = Journal(sys.argv[1], group_id="g", roll_events=2)
@@ -85,6 +86,7 @@ def test_what_is_no_answer_ends_the_process_and_its_logs_are_rolled_by_the_next_
 async def test_a_journal_that_can_not_be_closed_leaves_no_process_and_may_be_closed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_log(tmp_path, [[claimed(0)]])
     journal = Journal(tmp_path, group_id="g")
     await journal.open()
     process = await until(lambda: journal._roller._process)
@@ -98,7 +100,49 @@ async def test_a_journal_that_can_not_be_closed_leaves_no_process_and_may_be_clo
             await journal.close()
     await until(process.poll, lambda code: code == 0)
     await journal.close()
-    assert [path.suffix for path in (tmp_path / "events").rglob("events-*")] == [".parquet"]
+    assert [path.suffix for path in (tmp_path / "events").rglob("events-*")] == [".parquet"] * 2
+
+
+async def test_a_journal_starts_no_process_until_there_is_a_log_to_roll(tmp_path: Path) -> None:
+    other, journal = Journal(tmp_path, group_id="g"), Journal(tmp_path, group_id="g", roll_events=2)
+    await other.open()  # its log is its own
+    await journal.open()
+    await asyncio.wrap_future(journal._roll_thread.submit(lambda: None))
+    assert journal._roller._process is None
+    journal.record(claimed(0))
+    await journal.flush()
+    await until(lambda: journal._roller._process)
+    await journal.close()
+    await other.close()
+
+
+def a_silent_process() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "import sys; [None for _ in sys.stdin]"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def test_a_journal_does_not_wait_forever_for_a_process_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ackwise.stores.journal.sink._LONGEST_CLOSE", 0.01)
+    journal = Journal(tmp_path, group_id="g")
+    await journal.open()
+    with a_silent_process() as silent:
+        journal._roller._process = silent
+        with caplog.at_level(logging.WARNING):
+            await journal.close()
+        assert silent.returncode == -signal.SIGKILL
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["rolling event logs took too long"]
+    (log,) = (tmp_path / "wal").iterdir()
+    assert [path.suffix for path in recover(tmp_path).rolled] == [".parquet"]
+    assert not log.exists()
+
+
+def test_who_gave_up_rolling_starts_no_process(tmp_path: Path) -> None:
+    roller, log = Roller(tmp_path), write_log(tmp_path, [[claimed(0)]])
+    roller.give_up()
+    assert roller.roll([log]).live == [log]
+    assert roller._process is None
 
 
 def test_the_process_has_a_low_priority_and_ends_when_its_worker_was_killed(tmp_path: Path) -> None:
