@@ -61,9 +61,9 @@ def verdicts(counts: dict[str, int], y: float) -> tuple[list[str], float]:
     return drawn, y + 14 + 24 * len(counts)
 
 
-def books(rows: list[dict[str, int | str]], y: float) -> tuple[list[str], float]:
+def accounts(rows: list[dict[str, int | str]], y: float) -> tuple[list[str], float]:
     """Return the table of the partitions, and where it ends."""
-    drawn = [line(24, y, "Books: each offset of a partition has exactly one verdict", size=14, weight=600)]
+    drawn = [line(24, y, "Accounts: each offset of a partition has exactly one verdict", size=14, weight=600)]
     places = {"from": 480, "before": 600, "offsets": 720, "gaps": 820, "difference": WIDTH - 24}
     drawn.append(line(24, y + 22, "partition", fill="#475569"))
     drawn += [line(x, y + 22, name, fill="#475569", anchor="end") for name, x in places.items()]
@@ -82,7 +82,7 @@ def picture(folder: Path) -> str:
     subject = plain(page.partition('<p class="subject">')[2].partition("</p>")[0])
     drawn = [line(24, 40, title, size=18, weight=700), line(24, 62, f"{subject} · exit code {summary['exit_code']}", fill="#475569")]
     below = 82.0
-    for part in (answers, verdicts, books):
+    for part in (answers, verdicts, accounts):
         more, below = part(page if part is answers else summary[part.__name__], below)
         drawn, below = drawn + more, below + 34
     high = below - 18

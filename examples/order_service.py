@@ -3,10 +3,10 @@
     place → outbox → placed → pay → outbox → paid → ship
 
 An order and its message are one transaction of shop.db. So are a payment, its message, and the mark "done" of the order. Shipping keeps
-its own books in shipping.db, and knows each message by the id that the outbox gave it. The two workers are processes, one of which is
-killed every few seconds. In the end the books are compared: each order was paid once and shipped once, and nothing else was.
+its own tables in shipping.db, and knows each message by the id that the outbox gave it. The two workers are processes, one of which is
+killed every few seconds. In the end the two databases are compared: each order was paid once and shipped once, and nothing else was.
 
-It needs a Kafka at `localhost:9092`; BROKERS names another one. Books of an earlier run are continued.
+It needs a Kafka at `localhost:9092`; BROKERS names another one. The databases of an earlier run are continued.
 """
 
 import argparse
@@ -117,7 +117,7 @@ async def create_topics() -> None:
         await admin.close()
 
 
-# The books
+# The comparison
 
 
 def column(path: str, statement: str) -> list[int]:
@@ -127,7 +127,7 @@ def column(path: str, statement: str) -> list[int]:
 
 
 def what_is_wrong() -> list[str]:
-    """What the books say against it; empty if each order was paid once and shipped once."""
+    """What differs; empty if each order was paid once and shipped once."""
     placed = column("shop.db", "SELECT id FROM orders")
     paid = sorted(column("shop.db", "SELECT order_id FROM payments"))
     shipped = sorted(column("shipping.db", "SELECT order_id FROM shipments"))
@@ -181,7 +181,7 @@ async def kill_at_random(running: dict[str, asyncio.subprocess.Process], seconds
 
 
 async def main(seconds: float, patience: float) -> int:
-    """Place orders and kill workers, then wait until the books are right; returns the exit code."""
+    """Place orders and kill workers, then wait until the databases agree; returns the exit code."""
     set_up()
     await create_topics()
     await outbox.open()
@@ -192,7 +192,7 @@ async def main(seconds: float, patience: float) -> int:
         stop.set()
         await placing
         until = time.monotonic() + patience
-        while (wrong := what_is_wrong()) and time.monotonic() < until:  # noqa: ASYNC110  # nobody tells when the books change
+        while (wrong := what_is_wrong()) and time.monotonic() < until:  # noqa: ASYNC110  # nobody tells when the databases change
             await asyncio.sleep(0.5)
     await outbox.close()
     placed = len(column("shop.db", "SELECT id FROM orders"))
@@ -203,6 +203,6 @@ async def main(seconds: float, patience: float) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Orders that are paid once and shipped once, whoever is killed.")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long workers are killed")
-    parser.add_argument("--patience", type=float, default=120.0, help="seconds that the books may take to be right after that")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds that the databases may take to agree after that")
     arguments = parser.parse_args()
     sys.exit(asyncio.run(main(arguments.seconds, arguments.patience)))

@@ -1,4 +1,4 @@
-"""The reconciliation: events in, verdicts, books and a report out."""
+"""The reconciliation: events in, verdicts, accounts and a report out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold.folded import FoldedEvents
 from ackwise.spark.frames import SparkSession
-from ackwise.spark.judge.books import Book, check, keep
+from ackwise.spark.judge.accounts import PartitionAccount, check, keep
 from ackwise.spark.judge.produced import read_produced
 from ackwise.spark.judging import Judgement, Progress, conclude
 from ackwise.spark.report.page.render import render
@@ -50,24 +50,24 @@ def reconcile(
     `produced` is a file or folder that `read_produced` takes; `claims` are compared with the verdicts; `last_commits` are those that
     the brokers keep. `engine` is the name of what `spark` is; commands on the page name the `app`. `summary.json` is written last: a
     folder that has it is complete.
-    `progress` is called with each step. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
+    `progress` is called with each step. Raises `UnbalancedAccounts` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     produced_rows = None if produced is None else read_produced(spark, produced)
     folded = FoldedEvents(spark, evidence)
     found = conclude(spark, folded, config, evidence.logs, progress, produced_rows, last_commits)
     try:
         counts = write_tables(spark, found, out, config, progress)
-        books = keep(found.facts, found.commits, counts.booked, counts.absent)
-        check(books)
+        accounts = keep(found.facts, found.commits, counts.accounted, counts.absent)
+        check(accounts)
         _check_sample(spark, found, evidence, config, progress)
         compared = _compare(spark, found, claims, out, config, progress)
         plan = plan_repair(spark, found, counts, out, run_id, config)
         progress("drawing the page")
-        details = compute_details(spark, _judged(found, counts, books), out, evidence, config)
+        details = compute_details(spark, _judged(found, counts, accounts), out, evidence, config)
     finally:
         found.release()
     production = production_of(found, counts, "" if produced is None else str(produced))
-    report = report_of(found, counts, books, evidence, run_id, str(out), config)
+    report = report_of(found, counts, accounts, evidence, run_id, str(out), config)
     report = replace(report, produced=production, plan=plan, details=details, claims=compared, engine=engine, app=app)
     _write_text(out / PAGE, render(report))
     _write_text(out / "summary.json", to_json(report))
@@ -100,7 +100,7 @@ def _compare(
     )
 
 
-def _judged(found: Judgement, counts: Counts, books: Sequence[Book]) -> Judged:
+def _judged(found: Judgement, counts: Counts, accounts: Sequence[PartitionAccount]) -> Judged:
     return Judged(
         facts=found.facts,
         holes=found.holes,
@@ -108,7 +108,7 @@ def _judged(found: Judgement, counts: Counts, books: Sequence[Book]) -> Judged:
         messages=found.messages,
         judged=found.judged.where("concerned"),
         settled=found.settled,
-        books=books,
+        accounts=accounts,
         tallies=counts.kinds,
         latencies=counts.latencies,
         findings=counts.findings,

@@ -28,7 +28,7 @@ from ackwise.spark.fold.runs import events_of, is_in, over_epochs
 from ackwise.spark.fold.runs import words as words_of
 from ackwise.spark.fold.survey import committed, named, passed, strange, unreported_commits
 from ackwise.spark.frames import DataFrame, F, Row, SparkSession
-from ackwise.spark.judge.books import domains
+from ackwise.spark.judge.accounts import domains
 from ackwise.spark.judge.clean import cleared, excluded, mates_of, times_by_word
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by, seen_by_messages, seen_in, unproved_gaps

@@ -24,7 +24,7 @@ from ackwise.spark.events.sources import Evidence, gathered, recovered, refuse_n
 from ackwise.spark.events.sources import read_events as read_files
 from ackwise.spark.fold.folded import FoldedEvents
 from ackwise.spark.frames import DataFrame, F, SparkSession
-from ackwise.spark.judge.books import Book, check, keep
+from ackwise.spark.judge.accounts import PartitionAccount, check, keep
 from ackwise.spark.judge.offsets import absent
 from ackwise.spark.judging import Judgement, conclude
 from ackwise.spark.results.tables import name_of, names, offsets, verdict_rows
@@ -88,12 +88,12 @@ def accounts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig 
     `start` to before `end` are its offsets, from the first that the group read to its last commit. `verdicts` has the number of them by
     verdict, an offset of several handlers by the worst; `gaps` counts those that the broker does not have. They add up to `offsets`.
 
-    Raises `UnbalancedBooks` if they do not, `ConfigurationError` if a folder holds no events, and what Spark raises.
+    Raises `UnbalancedAccounts` if they do not, `ConfigurationError` if a folder holds no events, and what Spark raises.
     """
     with _judged(spark, folders, config or ReconcileConfig()) as found:
-        books = _books(found)
-    check(books)
-    return spark.createDataFrame(_table(books), _ACCOUNTS)
+        accounts = _accounts(found)
+    check(accounts)
+    return spark.createDataFrame(_table(accounts), _ACCOUNTS)
 
 
 def claims(spark: SparkSession, store: str) -> DataFrame:
@@ -205,14 +205,14 @@ def _kept(rows: DataFrame) -> DataFrame:
         ) from error
 
 
-def _books(found: Judgement) -> list[Book]:
+def _accounts(found: Judgement) -> list[PartitionAccount]:
     masks = absent()
     counted, partitions = at_once(offsets(found.every), count(found.words, masks))
-    booked = [(pk, Verdict(verdict), number) for pk, verdict, number in counted]
-    return keep(found.facts, found.commits, booked, {row["key"]: {name: row[name] for name in masks} for row in partitions})
+    accounted = [(pk, Verdict(verdict), number) for pk, verdict, number in counted]
+    return keep(found.facts, found.commits, accounted, {row["key"]: {name: row[name] for name in masks} for row in partitions})
 
 
-def _table(books: Sequence[Book]) -> pa.Table:
+def _table(accounts: Sequence[PartitionAccount]) -> pa.Table:
     import pyarrow as pa
 
     whole, name = pa.int64(), pa.string()
@@ -223,19 +223,19 @@ def _table(books: Sequence[Book]) -> pa.Table:
             place.topic,
             place.topic_id,
             place.partition,
-            book.start,
-            book.committed,
-            book.expected,
-            _counts(book),
-            book.gaps,
-            book.rewound,
+            account.start,
+            account.committed,
+            account.expected,
+            _counts(account),
+            account.gaps,
+            account.rewound,
         )
-        for book, place in ((book, book.partition) for book in books)
+        for account, place in ((account, account.partition) for account in accounts)
     ]
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     names = [column.split()[0] for column in _ACCOUNTS.split(", ")]
     return pa.table([pa.array(column, kind) for column, kind in zip(columns, types, strict=True)], names=names)
 
 
-def _counts(book: Book) -> list[tuple[str, int]]:
-    return [(verdict.name, number) for verdict, number in book.verdicts.items() if number]
+def _counts(account: PartitionAccount) -> list[tuple[str, int]]:
+    return [(verdict.name, number) for verdict, number in account.verdicts.items() if number]

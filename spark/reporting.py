@@ -12,11 +12,11 @@ from ackwise.spark.events.schema import micros
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.fold.facts import Facts, GroupName, WriterFate
 from ackwise.spark.instants import as_datetime
-from ackwise.spark.judge.accounts import Orphans, Production, keep_produced
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
+from ackwise.spark.judge.production import Orphans, Production, keep_produced
 from ackwise.spark.judging import Judgement
 from ackwise.spark.report.report import RunReport
-from ackwise.spark.results.values import finding_of, logical_of, missing_of, retry_books_of
+from ackwise.spark.results.values import finding_of, logical_of, missing_of, retry_accounts_of
 from ackwise.spark.writing import Counts
 
 __all__ = ["production_of", "report_of"]
@@ -25,7 +25,13 @@ _NAMED: Final = 3  # ranges in a sentence
 
 
 def report_of(
-    found: Judgement, counts: Counts, books: Sequence[Book], evidence: Evidence, run_id: str, output: str, config: ReconcileConfig
+    found: Judgement,
+    counts: Counts,
+    accounts: Sequence[PartitionAccount],
+    evidence: Evidence,
+    run_id: str,
+    output: str,
+    config: ReconcileConfig,
 ) -> RunReport:
     """Return the report of a run, without its plan, its details and the comparison with a claim store."""
     facts = found.facts
@@ -39,14 +45,14 @@ def report_of(
         missing_events=_missing_events(found),
         holes=found.holes,
         absent={writer_id: group for writer_id, ((_, group), _) in facts.absent.items()},
-        books=books,
+        accounts=accounts,
         tallies=counts.tallies,
         findings=[finding_of(row) for row in counts.findings],
         doubtful=[finding_of(row) for row in counts.doubtful],
         missing=[missing_of(row) for row in counts.missing],
         listed=config.listed,
         logical=logical_of(facts, counts.logical),
-        retry_books=retry_books_of(facts, counts.copies),
+        retry_accounts=retry_accounts_of(facts, counts.copies),
         dead_letters=counts.dead_letters,
         delays=counts.delays,
         timeline=counts.timeline if counts.timeline.counts else None,
@@ -59,12 +65,12 @@ def report_of(
 
 
 def production_of(found: Judgement, counts: Counts, path: str) -> Production | None:
-    """Return the books of what was produced, or None if nothing says so. `path` is that of the table, empty without one."""
+    """Return the accounts of what was produced, or None if nothing says so. `path` is that of the table, empty without one."""
     if found.produced is None:
         return None
     return Production(
         path=path,
-        books=keep_produced(found.facts.partitions, counts.accounts, found.produced.partitions(found.facts)),
+        accounts=keep_produced(found.facts.partitions, counts.accounts, found.produced.partitions(found.facts)),
         unpublished=found.produced.unpublished,
         unread=found.produced.unread(found.facts),
         orphans=[Orphans(row["group_id"], row["topic"], row["partition"], row["start"], row["end"]) for row in counts.orphans],

@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Verdict(enum.IntEnum):
-    """The verdict on one message, worst first: an offset of several handlers is booked by the smallest."""
+    """The verdict on one message, worst first: an offset of several handlers counts under the smallest."""
 
     LOST = 1
     LOST_PRODUCED = 2
@@ -81,15 +81,15 @@ class ProducedVerdict(enum.IntEnum):
 
 
 class Account(enum.StrEnum):
-    """The account of a produced record in the book of its partition; each has one."""
+    """What became of a produced record, in the accounts of its partition; each has one."""
 
     HANDLED = "handled"
     """Events are about it."""
     LOST_PRODUCED = "lost"
     LOST_BEFORE_START = "lost_before_start"
-    """Produced since the group began, and below the first offset that it read: LOST_PRODUCED too, but in no book of the group."""
+    """Produced since the group began, and below the first offset that it read: LOST_PRODUCED too, but outside the accounts of the group."""
     EXPLAINED = "explained"
-    """No event is about it, and the books have the reason: jumped over, deleted, received and lost, or unknown."""
+    """No event is about it, and the accounts have the reason: jumped over, deleted, received and lost, or unknown."""
     WAITING = "waiting"
     """The group has not come to it."""
     EARLIER = "earlier"
@@ -99,7 +99,7 @@ class Account(enum.StrEnum):
 
 
 class CopyFate(enum.StrEnum):
-    """The fate of a copy that was sent back, in the retry book; each has one."""
+    """The fate of a copy that was sent back, in the accounts of retries; each has one."""
 
     CAME = "came"
     """A later attempt of the message was seen."""

@@ -62,7 +62,7 @@ class Counts:
     kinds: Sequence[Row]
     """Rows of `results.tables.tallies`."""
     tallies: Sequence[Tally]
-    booked: Sequence[tuple[int, Verdict, int]]
+    accounted: Sequence[tuple[int, Verdict, int]]
     absent: Mapping[int, Mapping[str, int]]
     accounts: Mapping[int, Mapping[str, int]]
     """By `pk` and `Account`."""
@@ -103,7 +103,7 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
     return Counts(
         kinds=counted,
         tallies=tallies_of(found.facts, counted),
-        booked=_booked(found, counted),
+        accounted=_accounted(found, counted),
         absent=_by_partition(partitions, absent()),
         accounts=_by_partition(partitions, _accounts(found)),
         fallen=[row["key"] for row in partitions if row["falls"]],
@@ -202,11 +202,11 @@ def _number(tallies: Sequence[Row]) -> int:
     return sum(row["count"] for row in tallies)
 
 
-def _booked(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict, int]]:
+def _accounted(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict, int]]:
     """Return the number of offsets with events by `pk` and verdict."""
     of_view = {view.mk: view.pk for view in found.facts.views}
     if len(of_view) == len(set(of_view.values())):
-        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["count"]) for row in counted if row["is_booked"]]
+        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["count"]) for row in counted if row["is_accounted"]]
     # Messages of several handlers may share an offset.
     return [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.every).collect()]
 

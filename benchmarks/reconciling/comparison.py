@@ -33,7 +33,7 @@ _TRUE: Final = {
     "logical": "SELECT group_id, dedup_hash, verdict, beyond FROM {truth}",
     "orphans": 'SELECT group_id, topic, partition, "offset" FROM {truth}',
 }
-_BOOKS: Final = "SELECT group_id, topic, partition, start, committed, gaps FROM {truth}"
+_ACCOUNTS: Final = "SELECT group_id, topic, partition, start, committed, gaps FROM {truth}"
 
 
 def differences(run: Path, sets: Sequence[Path], *, produced: bool = False) -> list[str]:
@@ -48,14 +48,14 @@ def differences(run: Path, sets: Sequence[Path], *, produced: bool = False) -> l
         return list(_apart(connection, queries))
 
 
-def book_differences(run: Path, sets: Sequence[Path]) -> list[str]:
-    """The same of the books in `summary.json`."""
+def account_differences(run: Path, sets: Sequence[Path]) -> list[str]:
+    """The same of the accounts in `summary.json`."""
     with _database() as connection:
-        true = set(connection.sql(_BOOKS.format(truth=_files(sets, "partitions"))).fetchall())
-    books = json.loads((run / "summary.json").read_text())["books"]
-    said = {tuple(book[name] for name in ("group", "topic", "partition", "start", "committed", "gaps")) for book in books}
+        true = set(connection.sql(_ACCOUNTS.format(truth=_files(sets, "partitions"))).fetchall())
+    accounts = json.loads((run / "summary.json").read_text())["accounts"]
+    said = {tuple(account[name] for name in ("group", "topic", "partition", "start", "committed", "gaps")) for account in accounts}
     odd = {"that are not so": said - true, "too few": true - said}
-    return [f"books: {len(each)} {what}, such as {min(each, key=str)}" for what, each in odd.items() if each]
+    return [f"accounts: {len(each)} {what}, such as {min(each, key=str)}" for what, each in odd.items() if each]
 
 
 def _database() -> duckdb.DuckDBPyConnection:

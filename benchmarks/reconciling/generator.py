@@ -164,7 +164,7 @@ class _World:
             twins = {hashed: last - first > _RETENTION for hashed, (first, last) in self._twins[group].items()}
             self.truth.say_logical(group, LogicalVerdict.LOGICAL_DUPLICATE, twins)
             self.truth.say_logical(group, LogicalVerdict.PHANTOM, dict.fromkeys(self._phantoms[group], False))
-        self.truth.say_books(
+        self.truth.say_accounts(
             (group, self.shape.topic(topic), worker, self.shape.first_offset(topic, worker), self._until[group, topic, worker],
              self._gaps[group, topic, worker]) for group, topic, worker in self._places()
         )  # fmt: skip

@@ -3,7 +3,7 @@
 truth/messages.parquet     one row per message: verdict and flags
 truth/missing.parquet      ranges of offsets without events: `verdict`, and `told` beside what was produced
 truth/logical.parquet      dedup hashes where deduplication failed
-truth/partitions.parquet   the books: first offset, end, and how many offsets are markers
+truth/partitions.parquet   the accounts: first offset, end, and how many offsets are markers
 truth/orphans.parquet      offsets that were consumed and that the producer does not tell of
 """
 
@@ -73,8 +73,8 @@ class Truth:
         """Hashes, and whether their runs are further apart than the store remembers."""
         self._rows("truth/logical", [(group, hashed, verdict.name, beyond) for hashed, beyond in hashes.items()])
 
-    def say_books(self, books: Iterable[tuple[str, str, int, int, int, int]]) -> None:
-        self._rows("truth/partitions", list(books))
+    def say_accounts(self, accounts: Iterable[tuple[str, str, int, int, int, int]]) -> None:
+        self._rows("truth/partitions", list(accounts))
 
     def produce(self, topic: str, partition: int, offsets: Numbers, times: Numbers) -> None:
         """Records that the producer tells of."""

@@ -68,7 +68,7 @@ class OutboxRows:
         await writer.flush()
 
     def tell(self) -> None:
-        """They have committed: relays of this process need not wait until they look again, and the books know of them."""
+        """They have committed: relays of this process need not wait until they look again, and their events are recorded."""
         if not self._published:
             return
         _required(self._worker.outbox).wake()

@@ -1,1 +1,1 @@
-"""`ackwise demo`: an order-billing service whose worker is killed, and the books that are checked afterwards."""
+"""`ackwise demo`: an order-billing service whose worker is killed, and the audit that follows."""

@@ -94,7 +94,7 @@ class _Place(NamedTuple):
 
 
 def play(options: Options, progress: Progress, say: Callable[[str], None]) -> Played:
-    """Run the workers, send, kill one half-way, run it again until nothing is left, and check the books. Blocks.
+    """Run the workers, send, kill one half-way, run it again until nothing is left, and audit its events. Blocks.
 
     `say` is told about a download. Raises `DemoFailed` where a stage can't be played, `ConfigurationError` for options
     that can't work, `Unavailable` without a broker, and `SystemExit` (128 + the signal) when it is told to end.

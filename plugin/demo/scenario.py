@@ -166,7 +166,7 @@ def judge(scenario: Scenario, observed: Observations) -> DemoOutcome:
     lost = [key for key in scenario.fates if key not in billed and key not in dead]
     failures = [
         *_of_losses(lost),
-        *_of_books(scenario, billed, dead),
+        *_of_accounts(scenario, billed, dead),
         *_of_repeats(repeated, observed.in_flight),
     ]
     return DemoOutcome(
@@ -199,7 +199,7 @@ def _of_losses(lost: Sequence[str]) -> list[str]:
     return [f"{len(lost)} orders were neither billed nor dead-lettered, {lost[0]} among them"] if lost else []
 
 
-def _of_books(scenario: Scenario, billed: Mapping[str, int], dead: Mapping[str, str]) -> list[str]:
+def _of_accounts(scenario: Scenario, billed: Mapping[str, int], dead: Mapping[str, str]) -> list[str]:
     failures = []
     if wrong := [order for order, cents in billed.items() if scenario.prices.get(order) != cents]:
         failures.append(f"{len(wrong)} orders were billed that should not be, or at another price, {wrong[0]} among them")

@@ -1,4 +1,4 @@
-"""`ackwise reconcile --follow`: the same books again and again, on a terminal, and until a signal."""
+"""`ackwise reconcile --follow`: the same audit again and again, on a terminal, and until a signal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def follow(
     metrics: Path | None,
     output: Format,
 ) -> int:
-    """Make the books until a signal, or with `fail_fast` until the first alarm, and return the exit code."""
+    """Audit until a signal, or with `fail_fast` until the first alarm, and return the exit code."""
     interval = _interval(every)
     if as_of is not None:
         raise ConfigurationError("--as-of is one time, and --follow judges as time goes on; leave one of them out")
@@ -89,7 +89,7 @@ def follow(
             webhook=hook,
             metrics_file=metrics,
         )
-        to_stderr().print(f"books every {interval:g} s in {folder.path}, until Ctrl-C", markup=False, soft_wrap=True)
+        to_stderr().print(f"audit every {interval:g} s in {folder.path}, until Ctrl-C", markup=False, soft_wrap=True)
         return int(following.follow(stop.wait))
 
 
@@ -203,7 +203,7 @@ class _Kept:
 class _Terminal:
     """A line for each update, and one for each kind of findings that is new or gone."""
 
-    def books(self, report: RunReport, change: Change, now: float, took: float) -> None:
+    def audited(self, report: RunReport, change: Change, now: float, took: float) -> None:
         from ackwise.spark.follow.words import headline, sentences
 
         console, colour = to_stdout(), {0: "green", 1: "red"}.get(int(report.exit_code), "yellow")
@@ -222,7 +222,7 @@ class _Terminal:
 class _Lines:
     """A JSON object on a line for each update."""
 
-    def books(self, report: RunReport, change: Change, now: float, took: float) -> None:
+    def audited(self, report: RunReport, change: Change, now: float, took: float) -> None:
         from ackwise.spark.follow.words import as_json
 
         typer.echo(json.dumps({"at": round(now, 3), "took": round(took, 3), **as_json(report, change)}))

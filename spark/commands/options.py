@@ -94,7 +94,7 @@ PrintAs = Annotated[Format, typer.Option("--format", help="What is printed: tabl
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 
 # With --follow.
-Follow = Annotated[bool, typer.Option("--follow", help="Judge again and again until Ctrl-C, and name what is new in the books.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Audit again and again until Ctrl-C, and print what is new.")]
 Topic = Annotated[
     str | None,
     typer.Option(
@@ -121,7 +121,7 @@ Webhook = Annotated[
 ]
 Metrics = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="With --follow: write metrics there for Prometheus, as its node exporter takes them: books.prom."),
+    typer.Option(metavar="FILE", help="With --follow: write metrics there for Prometheus, as its node exporter takes them: audit.prom."),
 ]
 
 # How it is judged.

@@ -48,7 +48,7 @@ def ui(
     *,
     where: letters.Where,
 ) -> None:
-    """Serve pages for whoever is on call: how a group stands, its dead letters by their causes, the story of a message, the last books.
+    """Serve pages for whoever is on call: how a group stands, its dead letters by their causes, the story of a message, the last audits.
 
     They show what [bold]status[/bold], [bold]dlq list[/bold], [bold]dlq show[/bold] and [bold]why[/bold] print, and change nothing:
     beside each finding is the command that acts on it. They hold values of messages. Without a token they are for this machine alone.
@@ -96,7 +96,7 @@ def _folders_of(place: Place) -> list[Path]:
 
 def _pages(place: Place, named: Named, folders: tuple[Path, ...], runs: Path | None) -> list[Page]:
     from ackwise.plugin.web.oncallsite import letter_page, letters_page, status_page
-    from ackwise.spark.oncall.bookspage import books_page, report_page, runs_seen
+    from ackwise.spark.oncall.auditspage import audits_page, report_page, runs_seen
     from ackwise.spark.oncall.storypage import story_page
 
     config = options.config_of(as_of=None, grace="1m", lateness="0s", writer_timeout="10m", lease=None, retention=None)
@@ -105,7 +105,7 @@ def _pages(place: Place, named: Named, folders: tuple[Path, ...], runs: Path | N
         status_page(place, named),
         letters_page(place, named),
         story_page(folders, config, named),
-        books_page(seen, runs, named),
+        audits_page(seen, runs, named),
         letter_page(place, named),
         report_page(seen),
     ]

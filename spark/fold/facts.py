@@ -201,7 +201,7 @@ class Partition:
 
     @property
     def is_source(self) -> bool:
-        """Whether its offsets are booked. A partition that was never assigned in these events is taken for a source."""
+        """Whether its offsets are accounted for. A partition that was never assigned in these events is taken for a source."""
         return self.roles == 0 or bool(self.roles & ROLES["source"])
 
 

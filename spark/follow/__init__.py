@@ -1,1 +1,1 @@
-"""`reconcile --follow`: the same books again and again, and alarms for what is new in them."""
+"""`reconcile --follow`: the same audit again and again, and alarms for new findings."""

@@ -1,4 +1,4 @@
-"""Alarms: which red findings of the last books are new, and which are gone. Plain values, without a clock of their own."""
+"""Alarms: which red findings of the last audit are new, and which are gone. Plain values, without a clock of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Change", "Patience", "Red", "Told"]
 
 
 class Red(NamedTuple):
-    """What makes the exit code of some books 1."""
+    """What makes the exit code of an audit 1."""
 
     settled: Findings = NONE
     """What no late event can mend."""
@@ -26,7 +26,7 @@ class Red(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The difference between two books."""
+    """The difference between two audits."""
 
     new: Findings
     gone: Findings
@@ -36,7 +36,7 @@ class Change(NamedTuple):
 
 
 class Patience:
-    """Decides which red findings are due: all but the young ones that have been in the books for less than `lateness`.
+    """Decides which red findings are due: all but the young ones that the audits have found for less than `lateness`.
 
     The clock is that of whoever follows, not that of the events: those stand still once all workers are dead, and the alarm must come.
     """
@@ -46,7 +46,7 @@ class Patience:
         self._born: list[tuple[float, Findings]] = []
 
     def due(self, red: Red, now: float) -> Findings:
-        """Return what may be told at `now`, in seconds. Call it once for each of the books, in their order."""
+        """Return what may be told at `now`, in seconds. Call it once for each audit, in their order."""
         present = red.present
         kept = [(born, both(found, present)) for born, found in self._born]
         fresh = minus(present, *(found for _, found in kept))

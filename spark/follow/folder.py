@@ -1,6 +1,6 @@
 """The folder of `--follow`: the last runs whole, each in a folder of its own, and the newest page and summary at one place.
 
-    OUT/summary.json, OUT/report.html     of the last books, replaced at once
+    OUT/summary.json, OUT/report.html     of the last audit, replaced at once
     OUT/{run}/                            a run as without --follow; the last ones are kept, and those whose plan was begun
     OUT/told.json                         what a webhook took
     OUT/.lock
@@ -54,7 +54,7 @@ def opened(folder: Path) -> Iterator[FollowFolder]:
 
 
 class FollowFolder:
-    """Where the books of each update go."""
+    """Where the results of each audit go."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""`Following`: the books again and again, until somebody ends it. One update that fails ends nothing."""
+"""`Following`: the audit again and again, until it is stopped. One that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["Following", "Teller"]
 class Teller(Protocol):
     """Whoever watches: a terminal, or a program that reads lines of JSON."""
 
-    def books(self, report: RunReport, change: Change, now: float, took: float) -> None:
-        """Show the books of an update; the times are seconds."""
+    def audited(self, report: RunReport, change: Change, now: float, took: float) -> None:
+        """Show the result of an audit; the times are seconds."""
         ...
 
     def failed(self, sentence: str) -> None:
@@ -38,7 +38,7 @@ class Teller(Protocol):
 
 @dataclass
 class Following:
-    """Makes the books every so many seconds, and tells what is new. `judge` makes them once, in the folder of a run."""
+    """Audits every so many seconds, and tells what is new. `judge` audits once, in the folder of a run."""
 
     judge: Callable[[Path, str], RunReport]
     new_run_id: Callable[[], str]
@@ -53,7 +53,7 @@ class Following:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     last: RunReport | None = None
-    """The last books."""
+    """The last audit."""
     _told: Told = field(default_factory=Told)
     _delivered: Told = field(default_factory=Told)
 
@@ -62,9 +62,9 @@ class Following:
         self._delivered = Told(self.folder.told())
 
     def follow(self, wait: Callable[[float], bool]) -> ExitCode:
-        """Make the books until `wait`, given seconds, returns True. Return the exit code of the last ones.
+        """Audit until `wait`, given seconds, returns True. Return the exit code of the last audit.
 
-        Raises `ConfigurationError` if the first ones can't be made as things are, and `AckwiseError` if there never were any.
+        Raises `ConfigurationError` if the first audit can't be done as things are, and `AckwiseError` if none was ever done.
         """
         while True:
             began = self.clock()
@@ -73,7 +73,7 @@ class Following:
                 return self._exit_code()
 
     def _update(self, began: float) -> bool:
-        """Make the books once; return whether there is something new in them that is red."""
+        """Audit once; return whether there is a new finding that is red."""
         run_id = self.new_run_id()
         try:
             report = self.judge(self.folder.path / run_id, run_id)
@@ -89,7 +89,7 @@ class Following:
         due = self._patience.due(red, began)
         change = self._told.change(red, due)
         self._told.take(change)
-        self.teller.books(report, change, self.now(), self.clock() - began)
+        self.teller.audited(report, change, self.now(), self.clock() - began)
         self._count(report, change)
         self._deliver(report, red, due)
         self._write_metrics()
@@ -97,8 +97,8 @@ class Following:
 
     def _fail(self, error: AckwiseError | OSError) -> None:
         self.standing.failed += 1
-        kept = "there are none yet" if self.last is None else f"the last are {round(self.now() - self.standing.updated)} s old"
-        self.teller.failed(f"no new books, {kept}: {_worded(error)}; next try in {self.every:g} s")
+        kept = "there was none yet" if self.last is None else f"the last is {round(self.now() - self.standing.updated)} s old"
+        self.teller.failed(f"audit failed, {kept}: {_worded(error)}; next try in {self.every:g} s")
         self._write_metrics()
 
     def _count(self, report: RunReport, change: Change) -> None:
@@ -134,8 +134,8 @@ class Following:
 
     def _exit_code(self) -> ExitCode:
         if self.last is None:
-            raise AckwiseError("no books were made")
-        # Books that could not be renewed since prove nothing of what came after them.
+            raise AckwiseError("no audit was done")
+        # An audit that could not be renewed proves nothing of what came after it.
         is_stale = self.standing.failed > 0 and self.last.exit_code is ExitCode.CLEAN
         return ExitCode.INCONCLUSIVE if is_stale else self.last.exit_code
 

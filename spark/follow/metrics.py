@@ -13,14 +13,14 @@ __all__ = ["METRICS", "Standing", "check", "write"]
 
 #: Kind and meaning of each; every sample has the label `events`, the folders.
 METRICS: Final[Mapping[str, tuple[str, str]]] = {
-    "ackwise_books_updated_timestamp_seconds": ("gauge", "when the last books were made, in seconds since 1970; 0 before the first"),
-    "ackwise_books_as_of_timestamp_seconds": ("gauge", "the time as of which they were judged, by the events"),
-    "ackwise_books_exit_code": ("gauge", "0 clean, 1 anomalies, 3 inconclusive"),
-    "ackwise_books_anomalies": ("gauge", "anomalies in the last books"),
-    "ackwise_books_verdicts": ("gauge", "messages and offsets of the last books, by verdict"),
-    "ackwise_books_alarms_total": ("counter", "updates with new findings, since the start"),
-    "ackwise_books_failed_updates": ("gauge", "updates that have failed since the last books"),
-    "ackwise_books_undelivered_alarms": ("gauge", "1 while the webhook has not taken an alarm"),
+    "ackwise_audit_updated_timestamp_seconds": ("gauge", "when the last audit ended, in seconds since 1970; 0 before the first"),
+    "ackwise_audit_as_of_timestamp_seconds": ("gauge", "the time as of which it judged, by the events"),
+    "ackwise_audit_exit_code": ("gauge", "0 clean, 1 anomalies, 3 inconclusive"),
+    "ackwise_audit_anomalies": ("gauge", "anomalies in the last audit"),
+    "ackwise_audit_verdicts": ("gauge", "messages and offsets of the last audit, by verdict"),
+    "ackwise_audit_alarms_total": ("counter", "audits with new findings, since the start"),
+    "ackwise_audit_failed_updates": ("gauge", "audits that have failed since the last one that did not"),
+    "ackwise_audit_undelivered_alarms": ("gauge", "1 while the webhook has not taken an alarm"),
 }
 
 

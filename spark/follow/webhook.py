@@ -62,7 +62,7 @@ class Webhook:
     def post(self, payload: Mapping[str, Any]) -> None:
         """Send `payload`; it was taken when this returns. Raises `Undelivered` with a reason, after some tries, within half a minute."""
         answer: queue.Queue[str] = queue.Queue()
-        # In a thread that nobody waits for longer: a server that sends a byte now and then would hold the books back.
+        # In a thread that nobody waits for longer: a server that sends a byte now and then would delay the audit.
         threading.Thread(target=lambda: answer.put(self._tries(json.dumps(payload).encode())), name="webhook", daemon=True).start()
         try:
             reason = answer.get(timeout=_LONGEST)

@@ -21,7 +21,7 @@ _STATES: Final = {ExitCode.CLEAN: "clean", ExitCode.INCONCLUSIVE: "inconclusive:
 
 
 def headline(report: RunReport, now: float) -> str:
-    """Return how the books stand, and how old their newest events are; `now` is seconds since 1970."""
+    """Return the result of the audit, and how old its newest events are; `now` is seconds since 1970."""
     number = report.anomalies
     anomalies = f"{number:,} {'anomaly' if number == 1 else 'anomalies'}" if number else "no anomaly, but doubts count with --strict"
     state = _STATES.get(report.exit_code, anomalies)

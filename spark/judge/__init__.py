@@ -1,1 +1,1 @@
-"""The verdict on each message and offset, and the books that must balance."""
+"""The verdict on each message and offset, and the accounts that must balance."""

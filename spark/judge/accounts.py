@@ -1,128 +1,101 @@
-"""The books of production: the fate of each produced record, by partition. Plain Python."""
+"""The accounts: in each source partition, every offset up to the last commit has exactly one verdict.
+
+Offsets with events are counted from the messages' states, offsets without from the words, and how many there must be
+from the commits. The three ways are independent, so a wrong sum is a fault in the job or in the events.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from ackwise.spark.fold.facts import Partition
-from ackwise.spark.judge.books import UnbalancedBooks
-from ackwise.spark.vocabulary import Account, ProducedVerdict
+from ackwise.middleware.errors import AckwiseError
+from ackwise.spark.fold.facts import Committed, Facts, Partition
+from ackwise.spark.vocabulary import Verdict
 
-__all__ = ["ALL_PRODUCED", "Orphans", "ProducedBook", "Production", "Unpublished", "Unsent", "keep_produced"]
+__all__ = ["GAP", "PartitionAccount", "UnbalancedAccounts", "check", "domains", "keep"]
 
-#: The name of the number of all records, beside that of each `Account`.
-ALL_PRODUCED: Final = "all_produced"
-
-
-class Unpublished(NamedTuple):
-    """Records of a topic without coordinates; `late` of them should have had some by now."""
-
-    topic: str
-    rows: int
-    late: int
+#: The name of offsets that are empty on the broker: transaction markers, compacted records.
+GAP: Final = "GAP"
 
 
-class Unsent(NamedTuple):
-    """Messages of the producer side to one topic that are not sent, by the events; `verdict` is None while they are under way."""
-
-    topic: str
-    verdict: ProducedVerdict | None
-    messages: int
-
-
-class Orphans(NamedTuple):
-    """Offsets that a group consumed and nobody produced: `start` to before `end`."""
-
-    group: str
-    topic: str
-    partition: int
-    start: int
-    end: int
+class UnbalancedAccounts(AckwiseError):
+    """The verdicts of a partition do not add up to its offsets: a fault in the job or in the events."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProducedBook:
-    """One partition as one group reads it."""
+class PartitionAccount:
+    """One partition: offsets `start` to before `committed`, by verdict, and those that the broker does not have."""
 
     partition: Partition
-    accounts: Mapping[Account, int]
-    """Every one but ORPHAN."""
-    orphans: int
+    start: int
+    committed: int
+    rewound: bool
+    """A commit went back behind an earlier one; what lies between is delivered again."""
+    messages: Mapping[Verdict, int]
+    absent: Mapping[Verdict, int]
+    """Offsets that no event is about."""
+    gaps: int
 
     @property
-    def produced(self) -> int:
-        """The number of records to account for."""
-        return sum(self.accounts.values())
+    def verdicts(self) -> Mapping[Verdict, int]:
+        """The number of offsets by verdict, worst first."""
+        return {verdict: self.messages.get(verdict, 0) + self.absent.get(verdict, 0) for verdict in sorted({*self.messages, *self.absent})}
 
     @property
-    def lost(self) -> int:
-        """The number of them that are LOST_PRODUCED."""
-        return self.accounts[Account.LOST_PRODUCED] + self.accounts[Account.LOST_BEFORE_START]
-
-
-@dataclass(frozen=True, slots=True)
-class Production:
-    """A table of produced records, compared with the events."""
-
-    path: str
-    """Of the table; empty if only events say what was produced."""
-    books: Sequence[ProducedBook]
-    unpublished: Sequence[Unpublished]
-    unread: int
-    """Rows of partitions that no group has read."""
-    orphans: Sequence[Orphans]
-    """The first."""
-    unsent: Sequence[Unsent] = ()
+    def expected(self) -> int:
+        """The number of offsets to account for."""
+        return self.committed - self.start
 
     @property
-    def lost_before_start(self) -> int:
-        """The number of LOST_PRODUCED below the first offset of a group, so outside its books."""
-        return sum(book.accounts[Account.LOST_BEFORE_START] for book in self.books)
-
-    @property
-    def not_published(self) -> int:
-        """The number of records that are late to get coordinates."""
-        return sum(each.late for each in self.unpublished) + self.number_of(ProducedVerdict.NOT_PUBLISHED)
-
-    @property
-    def under_way(self) -> int:
-        """The number of records without coordinates that are not late."""
-        return sum(each.rows - each.late for each in self.unpublished) + self.number_of(None)
-
-    @property
-    def numbers(self) -> Mapping[ProducedVerdict, int]:
-        """The number of records of each verdict."""
-        return {verdict: self.number_of(verdict) for verdict in ProducedVerdict} | {
-            ProducedVerdict.NOT_PUBLISHED: self.not_published,
-            ProducedVerdict.ORPHAN_CONSUMED: self.orphaned,
-        }
-
-    def number_of(self, verdict: ProducedVerdict | None) -> int:
-        """Return the number of messages with this verdict, by the events of the producer side."""
-        return sum(each.messages for each in self.unsent if each.verdict is verdict)
-
-    @property
-    def orphaned(self) -> int:
-        """The number of records that were consumed and not produced."""
-        return sum(book.orphans for book in self.books)
+    def balance(self) -> int:
+        """The number of offsets without an account; negative if some are counted twice."""
+        return self.expected - sum(self.verdicts.values()) - self.gaps
 
 
-def keep_produced(
-    partitions: Mapping[int, Partition], counted: Mapping[int, Mapping[str, int]], wanted: Iterable[int]
-) -> list[ProducedBook]:
-    """Write the books of the partitions `wanted`, by `pk`. Raises `UnbalancedBooks` if one does not add up."""
-    books = []
-    for pk in wanted:
-        partition, counts = partitions[pk], counted.get(pk, {})
-        accounts: dict[Account, int] = {account: counts.get(account, 0) for account in Account if account is not Account.ORPHAN}
-        book = ProducedBook(partition, accounts, counts.get(Account.ORPHAN, 0))
-        produced = counts.get(ALL_PRODUCED, 0)
-        if book.produced != produced:
-            raise UnbalancedBooks(
-                f"{partition.topic}/{partition.partition} of group {partition.group[1]}: {produced} records were produced, and "
-                f"{book.produced} are accounted for; do not rely on this run, and please report it with the events"
-            )
-        books.append(book)
-    return sorted(books, key=lambda each: (each.partition.group, each.partition.topic, each.partition.topic_id, each.partition.partition))
+def domains(facts: Facts, commits: Mapping[int, Committed]) -> dict[int, tuple[int, int]]:
+    """Return the offsets to account for in each source partition, by `pk`: from the first to before the second."""
+    found = {}
+    for pk, partition in facts.partitions.items():
+        commit = commits.get(pk)
+        if partition.is_source and partition.start is not None and commit is not None and commit.highest is not None:
+            start = max(partition.start, partition.start if commit.resumed is None else commit.resumed)
+            found[pk] = (start, max(start, commit.highest))
+    return found
+
+
+def keep(
+    facts: Facts,
+    commits: Mapping[int, Committed],
+    with_events: Iterable[tuple[int, Verdict, int]],
+    without: Mapping[int, Mapping[str, int]],
+) -> list[PartitionAccount]:
+    """Return the accounts. `with_events` has `pk`, verdict and number of offsets; `without` the classes of the others by `pk`."""
+    messages: dict[int, Counter[Verdict]] = defaultdict(Counter)
+    for pk, verdict, number in with_events:
+        messages[pk][verdict] += number
+    accounts = []
+    for pk, (start, end) in domains(facts, commits).items():
+        classes = without.get(pk, {})
+        absent = {Verdict[name]: number for name, number in classes.items() if name != GAP and number}
+        accounts.append(
+            PartitionAccount(facts.partitions[pk], start, end, bool(commits[pk].rewound), messages[pk], absent, classes.get(GAP, 0))
+        )
+    return sorted(
+        accounts,
+        key=lambda account: (account.partition.group, account.partition.topic, account.partition.topic_id, account.partition.partition),
+    )
+
+
+def check(accounts: Sequence[PartitionAccount]) -> None:
+    """Raise `UnbalancedAccounts` unless every offset has been accounted for once."""
+    wrong = [account for account in accounts if account.balance]
+    if wrong:
+        account, place = wrong[0], wrong[0].partition
+        raise UnbalancedAccounts(
+            f"{place.topic}/{place.partition} of group {place.group[1]}: {account.expected} offsets from {account.start} to "
+            f"{account.committed}, and {account.balance:+d} of them unaccounted for, as in {len(wrong)} partitions; "
+            "do not rely on this run, and please report it with the events"
+        )

@@ -8,7 +8,7 @@ from typing import Final
 from ackwise.spark.fold.facts import Committed, Facts, GroupName, View
 from ackwise.spark.fold.gaps import Blindness
 from ackwise.spark.frames import DataFrame, SparkSession
-from ackwise.spark.judge.books import domains
+from ackwise.spark.judge.accounts import domains
 from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Scope", "context", "delay_partitions", "drained", "scopes"]

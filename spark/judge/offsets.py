@@ -10,9 +10,9 @@ from ackwise.spark.events.bitmap import fold_words, points, spans
 from ackwise.spark.events.schema import is_about_a_message, is_any, is_retention
 from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession, Window
-from ackwise.spark.judge.accounts import ALL_PRODUCED
-from ackwise.spark.judge.books import GAP
+from ackwise.spark.judge.accounts import GAP
 from ackwise.spark.judge.produced import PRODUCED_KINDS
+from ackwise.spark.judge.production import ALL_PRODUCED
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Account, Verdict
 

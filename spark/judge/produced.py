@@ -20,7 +20,7 @@ from ackwise.spark.fold.facts import Facts, Partition
 from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.fold.outgoing import acknowledged
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession
-from ackwise.spark.judge.accounts import Unpublished, Unsent
+from ackwise.spark.judge.production import Unpublished, Unsent
 from ackwise.spark.judge.unsent import unsent
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import ProducedVerdict

@@ -1,1 +1,1 @@
-"""Pages for whoever is on call that need the events: the story of a message, and the last books."""
+"""Pages for whoever is on call that need the events: the story of a message, and the last audits."""

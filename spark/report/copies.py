@@ -1,4 +1,4 @@
-"""The retry books: the fate of the copies that were sent back, by attempt."""
+"""The accounts of retries: the fate of the copies that were sent back, by attempt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from ackwise.spark.vocabulary import CopyFate
 
-__all__ = ["RetryBook"]
+__all__ = ["RetryAccount"]
 
 
 @dataclass(frozen=True, slots=True)
-class RetryBook:
+class RetryAccount:
     """The copies of messages of one handler and topic that were sent back at one attempt, by what became of them."""
 
     group: str

@@ -1,4 +1,4 @@
-"""The details of a report beyond books and verdicts: latencies, failures, stories. Plain values."""
+"""The details of a report beyond accounts and verdicts: latencies, failures, stories. Plain values."""
 
 from __future__ import annotations
 

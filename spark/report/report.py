@@ -12,9 +12,9 @@ from ackwise.middleware.repairplan import Summary
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Hole
-from ackwise.spark.judge.accounts import Production
-from ackwise.spark.judge.books import Book
-from ackwise.spark.report.copies import RetryBook
+from ackwise.spark.judge.accounts import PartitionAccount
+from ackwise.spark.judge.production import Production
+from ackwise.spark.report.copies import RetryAccount
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import NO_DETAILS, Details
 from ackwise.spark.report.redriven import Redriven, redriven_of
@@ -122,7 +122,7 @@ class RunReport:
     writers: Sequence[Writer]
     missing_events: int
     """Sequence numbers that are not there."""
-    books: Sequence[Book]
+    accounts: Sequence[PartitionAccount]
     tallies: Sequence[Tally]
     findings: Sequence[Finding]
     """The worst, at most `listed`."""
@@ -142,7 +142,7 @@ class RunReport:
     config: ReconcileConfig
     produced: Production | None = None
     """None if neither a table nor an event says what was produced."""
-    retry_books: Sequence[RetryBook] = ()
+    retry_accounts: Sequence[RetryAccount] = ()
     plan: Summary | None = None
     """The summary of the repair plan; None in reports without a plan."""
     details: Details = NO_DETAILS
@@ -170,8 +170,8 @@ class RunReport:
         found: Counter[Verdict] = Counter()
         for tally in self.tallies:
             found[tally.verdict] += tally.messages
-        for book in self.books:
-            found.update(book.absent)
+        for account in self.accounts:
+            found.update(account.absent)
         if self.produced is not None and self.produced.lost_before_start:
             found[Verdict.LOST_PRODUCED] += self.produced.lost_before_start
         return {verdict: found[verdict] for verdict in sorted(found)}
@@ -237,7 +237,7 @@ class RunReport:
     def anomalies(self) -> int:
         """The number of messages, offsets, dedup hashes and unpublished records that need a look."""
         messages = sum(tally.messages for tally in self.tallies if tally.is_anomaly)
-        offsets = sum(number for book in self.books for verdict, number in book.absent.items() if verdict in ANOMALIES)
+        offsets = sum(number for account in self.accounts for verdict, number in account.absent.items() if verdict in ANOMALIES)
         produced = 0 if self.produced is None else self.produced.lost_before_start + self.produced.not_published
         claims = 0 if self.claims is None else self.claims.anomalies
         # A phantom hash is there already, by its suppressed messages.

@@ -1,4 +1,4 @@
-"""The strip of a partition: its booked offsets in bins of equal width, by verdict, and where it changed hands."""
+"""The strip of a partition: its offsets in bins of equal width, by verdict, and where it changed hands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Verdict
 
 __all__ = ["BINS", "Strip", "width_of"]
@@ -17,9 +17,9 @@ BINS: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The offsets of one book. Those in no bin were done once, or are gaps; the books have their numbers."""
+    """The offsets of one account. Those in no bin were done once, or are gaps; the accounts have their numbers."""
 
-    book: Book
+    account: PartitionAccount
     bins: Mapping[int, Mapping[Verdict, int]]
     """Number of the bin, and how many of its offsets have each verdict but EXACTLY_ONCE."""
     assigned: Sequence[int] = field(default=())
@@ -29,7 +29,7 @@ class Strip:
     @property
     def width(self) -> int:
         """Offsets in a bin; the last may have fewer."""
-        return width_of(self.book.start, self.book.committed)
+        return width_of(self.account.start, self.account.committed)
 
     @property
     def anomalies(self) -> int:

@@ -11,10 +11,10 @@ from typing import Any, Final
 from ackwise.middleware.repairplan import Summary
 from ackwise.spark.fold.facts import Partition, Writer
 from ackwise.spark.instants import as_datetime
-from ackwise.spark.judge.accounts import Production
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
+from ackwise.spark.judge.production import Production
 from ackwise.spark.report.attempts import Attempts
-from ackwise.spark.report.copies import RetryBook
+from ackwise.spark.report.copies import RetryAccount
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import AGES, Details
 from ackwise.spark.report.latency import Latency
@@ -45,8 +45,8 @@ def to_json(report: RunReport) -> str:
         "flags": _plain(report.flags),
         "to_do": [_plain(each) for each in todo(report)],
         "retries": _plain(report.retries),
-        "retry_books": [_retry_book(book) for book in report.retry_books],
-        "books": [_book(book) for book in report.books],
+        "retry_accounts": [_retry_account(account) for account in report.retry_accounts],
+        "accounts": [_account(account) for account in report.accounts],
         "tallies": [_plain(tally) for tally in report.tallies],
         "produced": None if report.produced is None else _produced(report.produced),
         "claims": None if report.claims is None else _claims(report.claims),
@@ -148,22 +148,22 @@ def _missing_range(each: MissingRange) -> dict[str, Any]:
     }
 
 
-def _book(book: Book) -> dict[str, Any]:
+def _account(account: PartitionAccount) -> dict[str, Any]:
     return {
-        **_where(book.partition),
-        "start": book.start,
-        "committed": book.committed,
-        "offsets": book.expected,
-        "verdicts": _plain(book.verdicts),
-        "gaps": book.gaps,
-        "balance": book.balance,
-        "rewound": book.rewound,
+        **_where(account.partition),
+        "start": account.start,
+        "committed": account.committed,
+        "offsets": account.expected,
+        "verdicts": _plain(account.verdicts),
+        "gaps": account.gaps,
+        "balance": account.balance,
+        "rewound": account.rewound,
     }
 
 
-def _retry_book(book: RetryBook) -> dict[str, Any]:
-    where = {"group": book.group, "handler": book.handler, "topic": book.topic, "attempt": book.attempt}
-    return {**where, "sent": book.sent, **_plain(book.fates)}
+def _retry_account(account: RetryAccount) -> dict[str, Any]:
+    where = {"group": account.group, "handler": account.handler, "topic": account.topic, "attempt": account.attempt}
+    return {**where, "sent": account.sent, **_plain(account.fates)}
 
 
 def _redriven(letters: Redriven) -> dict[str, Any]:
@@ -191,9 +191,9 @@ def _claims(claims: ClaimReport) -> dict[str, Any]:
 def _produced(production: Production) -> dict[str, Any]:
     return {
         "path": production.path,
-        "books": [
-            {**_where(book.partition), "produced": book.produced, **_plain(book.accounts), "orphans": book.orphans}
-            for book in production.books
+        "accounts": [
+            {**_where(account.partition), "produced": account.produced, **_plain(account.counts), "orphans": account.orphans}
+            for account in production.accounts
         ],
         "unpublished": [each._asdict() for each in production.unpublished],
         "unread": production.unread,
@@ -253,8 +253,8 @@ def _attempts(attempts: Attempts) -> dict[str, Any]:
 
 def _strip(strip: Strip) -> dict[str, Any]:
     return {
-        **_where(strip.book.partition),
-        "start": strip.book.start,
+        **_where(strip.account.partition),
+        "start": strip.account.start,
         "width": strip.width,
         "bins": {str(place): _plain(dict(sorted(verdicts.items()))) for place, verdicts in sorted(strip.bins.items())},
         "assigned": list(strip.assigned),

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from ackwise.middleware.repairplan import Summary
 from ackwise.spark.instants import as_datetime
-from ackwise.spark.judge.accounts import Production
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
+from ackwise.spark.judge.production import Production
 from ackwise.spark.report.in_doubt import doubt_sentences, query
 from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.redriven import Redriven
@@ -47,8 +47,8 @@ _MOST_ROWS: Final = 40  # rows of a table, before it says how many more there ar
 
 def show(report: RunReport, console: Console) -> None:
     """Print the report."""
-    if report.books:
-        console.print(_books(report.books))
+    if report.accounts:
+        console.print(_accounts(report.accounts))
     if report.produced is not None:
         console.print(_produced(report.produced))
     if report.verdicts:
@@ -131,43 +131,45 @@ def _facts(report: RunReport) -> str:
     return f"{as_of}{read}; writers: {writers}; {alike}tables and summary.json in {escape(report.output)}"
 
 
-def _books(books: Sequence[Book]) -> Table:
+def _accounts(accounts: Sequence[PartitionAccount]) -> Table:
     table = Table(title="Accounts: every offset up to the last commit", title_justify="left")
-    present = sorted({verdict for book in books for verdict in book.verdicts})
-    groups = {book.partition.group for book in books}
+    present = sorted({verdict for account in accounts for verdict in account.verdicts})
+    groups = {account.partition.group for account in accounts}
     if len(groups) > 1:
         table.add_column("group", overflow="fold")
     table.add_column("partition", overflow="fold")
     for name in ("from", "before", "offsets", *(verdict.name.lower().replace("_", " ") for verdict in present), "gaps", "balance"):
         table.add_column(name, justify="right", overflow="fold")
-    for book in books[:_MOST_ROWS]:
-        group = [escape(book.partition.group[1])] if len(groups) > 1 else []
-        counts = [_count(book.verdicts.get(verdict, 0), verdict) for verdict in present]
-        balance = "[green]0[/]" if book.balance == 0 else f"[red]{book.balance:+d}[/]"
-        offsets = [str(book.start), str(book.committed), f"{book.expected:,}"]
-        table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *offsets, *counts, f"{book.gaps:,}", balance)
-    if len(books) > _MOST_ROWS:
-        table.caption = f"and {len(books) - _MOST_ROWS} more partitions in summary.json"
+    for account in accounts[:_MOST_ROWS]:
+        group = [escape(account.partition.group[1])] if len(groups) > 1 else []
+        counts = [_count(account.verdicts.get(verdict, 0), verdict) for verdict in present]
+        balance = "[green]0[/]" if account.balance == 0 else f"[red]{account.balance:+d}[/]"
+        offsets = [str(account.start), str(account.committed), f"{account.expected:,}"]
+        table.add_row(
+            *group, escape(f"{account.partition.topic}/{account.partition.partition}"), *offsets, *counts, f"{account.gaps:,}", balance
+        )
+    if len(accounts) > _MOST_ROWS:
+        table.caption = f"and {len(accounts) - _MOST_ROWS} more partitions in summary.json"
     return table
 
 
 def _produced(production: Production) -> Table:
     table = Table(title="Produced, by what became of it", title_justify="left")
-    groups = {book.partition.group for book in production.books}
+    groups = {account.partition.group for account in production.accounts}
     if len(groups) > 1:
         table.add_column("group", overflow="fold")
     table.add_column("partition", overflow="fold")
     for name in ("produced", "received", "lost", "otherwise", "not come to", "earlier", "orphans"):
         table.add_column(name, justify="right", overflow="fold")
-    for book in production.books[:_MOST_ROWS]:
-        group = [escape(book.partition.group[1])] if len(groups) > 1 else []
-        counts = [book.produced, book.accounts[Account.HANDLED]]
-        lost = f"[red]{book.lost:,}[/]" if book.lost else "[dim]0[/]"
-        rest = [book.accounts[Account.EXPLAINED], book.accounts[Account.WAITING], book.accounts[Account.EARLIER], book.orphans]
+    for account in production.accounts[:_MOST_ROWS]:
+        group = [escape(account.partition.group[1])] if len(groups) > 1 else []
+        counts = [account.produced, account.counts[Account.HANDLED]]
+        lost = f"[red]{account.lost:,}[/]" if account.lost else "[dim]0[/]"
+        rest = [account.counts[Account.EXPLAINED], account.counts[Account.WAITING], account.counts[Account.EARLIER], account.orphans]
         cells = [*(f"{number:,}" for number in counts), lost, *(f"{number:,}" for number in rest)]
-        table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *cells)
-    if len(production.books) > _MOST_ROWS:
-        table.caption = f"and {len(production.books) - _MOST_ROWS} more partitions in summary.json"
+        table.add_row(*group, escape(f"{account.partition.topic}/{account.partition.partition}"), *cells)
+    if len(production.accounts) > _MOST_ROWS:
+        table.caption = f"and {len(production.accounts) - _MOST_ROWS} more partitions in summary.json"
     return table
 
 

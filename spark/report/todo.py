@@ -62,7 +62,7 @@ def keys_done_twice(report: RunReport) -> int:
 
 def _kinds(report: RunReport) -> Iterator[tuple[str, int, str, Tone, str]]:
     """Yield name, number, noun, tone and meaning of each kind."""
-    without_events = {verdict for book in report.books for verdict in book.absent}
+    without_events = {verdict for account in report.accounts for verdict in account.absent}
     for verdict, number in report.verdicts.items():
         if verdict not in UNDER_WAY:
             yield verdict.name, number, "offset" if verdict in without_events else "message", tone_of(verdict), report.meaning(verdict)

@@ -15,7 +15,7 @@ from ackwise.spark.events.sources import Evidence
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.frames import DataFrame, Row, SparkSession
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.report.attempts import Attempts
 from ackwise.spark.report.details import AGES, Details, Failures, StuckClaims
 from ackwise.spark.report.earlier import earlier_runs
@@ -49,7 +49,7 @@ class Judged:
     """The messages of runs, see `fold.runs`."""
     judged: DataFrame
     settled: DataFrame
-    books: Sequence[Book]
+    accounts: Sequence[PartitionAccount]
     tallies: Sequence[Row]
     """Rows of `results.tables.tallies`."""
     latencies: Sequence[Row]
@@ -63,7 +63,7 @@ def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evi
     facts, time = found.facts, _time(found.facts)
     flagged = _some_of_each([*map(_flagged, found.findings), *_first_of_ranges(found)], config.listed)
     rows, absent, stuck, behind = at_once(
-        writing(found.events, found.messages, time, bins(spark, found.books)),
+        writing(found.events, found.messages, time, bins(spark, found.accounts)),
         _absent(spark, found, out),
         stuck_claims(found.events, found.settled, facts.as_of, _number_of_stuck(found)),
         trails(found.events, _asked(spark, flagged)),
@@ -126,12 +126,12 @@ def _strips(found: Judged, rows: Iterable[Row], absent: Iterable[Row]) -> list[S
             moved[row["pk"], row["code"]].add(row["bin"])
     return [
         Strip(
-            book,
-            verdicts[book.partition.pk],
-            sorted(moved[book.partition.pk, EventCode.ASSIGNED]),
-            sorted(moved[book.partition.pk, EventCode.REVOKED]),
+            account,
+            verdicts[account.partition.pk],
+            sorted(moved[account.partition.pk, EventCode.ASSIGNED]),
+            sorted(moved[account.partition.pk, EventCode.REVOKED]),
         )
-        for book in found.books
+        for account in found.accounts
     ]
 
 
@@ -139,7 +139,7 @@ def _absent(spark: SparkSession, found: Judged, out: Path) -> DataFrame:
     partitions = found.facts.partitions.values()
     rows = [(p.pk, *p.group, p.topic, p.topic_id, p.partition) for p in partitions]
     keyed = rows_of(spark, rows, "pk long, cluster string, group_id string, topic string, topic_id string, partition int")
-    return absent_bins(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing")), keyed.join(bins(spark, found.books), "pk"))
+    return absent_bins(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing")), keyed.join(bins(spark, found.accounts), "pk"))
 
 
 def _number_of_stuck(found: Judged) -> int:

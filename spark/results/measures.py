@@ -11,7 +11,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.events.schema import is_about_a_message, is_any
 from ackwise.spark.fold.facts import Facts, View
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession, Window
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.report.details import AGES
 from ackwise.spark.report.latency import GROWTH, NEGATIVE
 from ackwise.spark.report.strips import width_of
@@ -60,9 +60,9 @@ def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
     return each.groupBy(STREAM, place.alias("class")).count()
 
 
-def bins(spark: SparkSession, books: Iterable[Book]) -> DataFrame:
-    """`pk`, `start` and `width` of the bins of each book."""
-    rows = [(book.partition.pk, book.start, width_of(book.start, book.committed)) for book in books]
+def bins(spark: SparkSession, accounts: Iterable[PartitionAccount]) -> DataFrame:
+    """`pk`, `start` and `width` of the bins of each account."""
+    rows = [(account.partition.pk, account.start, width_of(account.start, account.committed)) for account in accounts]
     return rows_of(spark, rows, "pk long, bins_start long, width long")
 
 
@@ -79,12 +79,12 @@ def absent_bins(missing: DataFrame, keyed: DataFrame) -> DataFrame:
     return each.groupBy("pk", "bin", "verdict").agg(F.sum(inside).alias("count"))
 
 
-def writing(events: DataFrame, messages: DataFrame | None, time: Buckets, of_book: DataFrame) -> DataFrame:
+def writing(events: DataFrame, messages: DataFrame | None, time: Buckets, of_account: DataFrame) -> DataFrame:
     """Count what writers wrote, by projected events and by the messages of runs, which may stand for some of the same events.
 
     Rows with `writer_id`: the least and the largest sequence number, `first` and `last`, that it wrote in a `bucket` of
     `time`. Rows without: how often (`count`) runs of `mk` failed with `error`; or how often a partition `pk` came or went
-    (`code`) in a `bin` of `of_book`, which has rows of `bins`. An event that was exported twice counts once.
+    (`code`) in a `bin` of `of_account`, which has rows of `bins`. An event that was exported twice counts once.
     """
     failed, moved = is_any(EventCode.FAILED), is_any(EventCode.ASSIGNED, EventCode.REVOKED) & F.col("offset").isNotNull()
     is_counted = failed | moved
@@ -117,7 +117,7 @@ def writing(events: DataFrame, messages: DataFrame | None, time: Buckets, of_boo
     of_event = [F.when(~F.col("is_writers"), F.col(name)).alias(name) for name in ("code", "mk", "error", "pk", "offset")]
     return (
         twice.select(*of_writer, *of_event, "first", "last")
-        .join(F.broadcast(of_book), "pk", "left")
+        .join(F.broadcast(of_account), "pk", "left")
         .groupBy("writer_id", "bucket", "code", "mk", "error", "pk", place)
         .agg(F.min("first").alias("first"), F.max("last").alias("last"), F.count(F.lit(1)).alias("count"))
     )

@@ -167,21 +167,21 @@ def unsent_rows(not_sent: DataFrame) -> DataFrame:
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
     """Count the messages of each kind, as `count`, for the driver to add up.
 
-    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the last `attempt`,
+    A kind is `mk`, `scope`, `verdict`, `flags`, `is_accounted` (the accounts must have it), the `bucket` of `time`, the last `attempt`,
     and how often it failed and stayed `in_place`. Further `reason`, that of a dead letter, as `fold` numbers them, and `late`, the
-    milliseconds that a retry was late. And `bin`, that of the book, for all but what was done once: offsets grow with time, so bins
+    milliseconds that a retry was late. And `bin`, that of the account, for all but what was done once: offsets grow with time, so bins
     add few kinds. And `hour`, of the record's timestamp since 1970, for what is anomalous or unknown.
     """
     bucket = F.floor((F.col("reported_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
         *("mk", "scope", "verdict", "flags"),
-        _is_booked().alias("is_booked"),
+        _is_accounted().alias("is_accounted"),
         F.greatest(F.least(bucket, F.lit(time.number - 1)), F.lit(0)).alias("bucket"),
         F.when(F.col("verdict") == Verdict.DEAD_LETTERED, F.coalesce("state.reason", F.lit(OTHER_REASON))).alias("reason"),
         _lateness().alias("late"),
         F.coalesce(F.expr(f"state.last DIV {RANK_BASE}"), F.lit(1)).alias("attempt"),
         F.least(F.coalesce("state.in_place", F.lit(0)), F.lit(HIGHEST_BIT)).alias("in_place"),
-        F.when(_is_booked() & (F.col("verdict") != Verdict.EXACTLY_ONCE), _bin()).alias("bin"),
+        F.when(_is_accounted() & (F.col("verdict") != Verdict.EXACTLY_ONCE), _bin()).alias("bin"),
         F.when(F.col("verdict").isin(*_WRONG), F.floor(F.col("record_ts") / HOUR)).alias("hour"),
     )
     return kinds.groupBy(*kinds.columns).count()
@@ -209,7 +209,7 @@ def logical_tallies(failed: DataFrame) -> DataFrame:
 
 def offsets(settled: DataFrame) -> DataFrame:
     """`pk`, `verdict`, `count`: how many offsets there are of each verdict; one that several handlers read has its worst."""
-    each = settled.where(_is_booked()).groupBy("pk", "offset").agg(F.min("verdict").alias("verdict"))
+    each = settled.where(_is_accounted()).groupBy("pk", "offset").agg(F.min("verdict").alias("verdict"))
     return each.groupBy("pk", "verdict").count()
 
 
@@ -270,7 +270,7 @@ def _bin() -> Column:
     return F.floor((F.col("offset") - F.col("start")) / width)
 
 
-def _is_booked() -> Column:
+def _is_accounted() -> Column:
     return F.coalesce((F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("committed")), F.lit(False))
 
 

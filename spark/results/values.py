@@ -9,12 +9,12 @@ from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.messages import REASONS
 from ackwise.spark.frames import Row
 from ackwise.spark.judge.context import scopes
-from ackwise.spark.report.copies import RetryBook
+from ackwise.spark.report.copies import RetryAccount
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.report import OWN_REASON, DeadLetters, Finding, LogicalFinding, Missing, Tally
 from ackwise.spark.vocabulary import CopyFate, Flag, LogicalVerdict, Verdict
 
-__all__ = ["dead_letters_of", "delays_of", "finding_of", "logical_of", "missing_of", "retry_books_of", "tallies_of"]
+__all__ = ["dead_letters_of", "delays_of", "finding_of", "logical_of", "missing_of", "retry_accounts_of", "tallies_of"]
 
 
 def tallies_of(facts: Facts, rows: Iterable[Row]) -> list[Tally]:
@@ -28,13 +28,13 @@ def tallies_of(facts: Facts, rows: Iterable[Row]) -> list[Tally]:
     return [Tally(*kind, number) for kind, number in sorted(found.items())]
 
 
-def retry_books_of(facts: Facts, rows: Iterable[Row]) -> list[RetryBook]:
-    """Return the retry books of each handler and topic, by the attempt that was sent back."""
+def retry_accounts_of(facts: Facts, rows: Iterable[Row]) -> list[RetryAccount]:
+    """Return the retry accounts of each handler and topic, by the attempt that was sent back."""
     views, found = {view.mk: view for view in facts.views}, defaultdict[tuple[str, str, str, int], Counter[CopyFate]](Counter)
     for row in rows:
         view = views[row["mk"]]
         found[view.group[1], view.handler, facts.partitions[view.pk].topic, row["attempt"]][CopyFate(row["fate"])] += row["count"]
-    return [RetryBook(*kind, {fate: fates[fate] for fate in CopyFate}) for kind, fates in sorted(found.items())]
+    return [RetryAccount(*kind, {fate: fates[fate] for fate in CopyFate}) for kind, fates in sorted(found.items())]
 
 
 def dead_letters_of(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.reconciling.comparison import book_differences, differences
+from benchmarks.reconciling.comparison import account_differences, differences
 from benchmarks.reconciling.engine import judge
 from benchmarks.reconciling.generator import generate
 from benchmarks.reconciling.shape import Shape
@@ -62,7 +62,7 @@ def sets(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sets:
 
 def test_the_job_says_what_is_true(sets: Sets) -> None:
     assert differences(sets.run, sets.folders, produced=True) == []
-    assert book_differences(sets.run, sets.folders) == []
+    assert account_differences(sets.run, sets.folders) == []
 
 
 def test_a_second_engine_says_so_too(sets: Sets, tmp_path: Path) -> None:

@@ -133,12 +133,12 @@ async def test_what_nobody_can_read_is_passed_on_purpose_and_is_no_loss(
     assert (code, "skipped on purpose" in said) == (0, True), said
 
 
-def verdicts(books: Path) -> Any:
-    return json.loads((books / "summary.json").read_text())["verdicts"]
+def verdicts(run: Path) -> Any:
+    return json.loads((run / "summary.json").read_text())["verdicts"]
 
 
 @pytest.mark.spark
-@pytest.mark.nightly  # the books know skipped records from events that tests/spark make
+@pytest.mark.nightly  # the audit knows skipped records from events that tests/spark make
 @pytest.mark.timeout(400)
 async def test_what_was_passed_on_purpose_is_said_by_reconcile_and_is_no_anomaly(
     raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch
@@ -154,10 +154,10 @@ async def test_what_was_passed_on_purpose_is_said_by_reconcile_and_is_no_anomaly
     assert (await shop.skip(f"{shop.topic}/0/1-2", "--yes"))[0] == 0
     async with shop.working():
         await committed_at(raw_kafka, shop.group, partition, 4)
-    command = [sys.executable, "-m", "ackwise.plugin.cli", "reconcile", "events", "--out", "books"]
+    command = [sys.executable, "-m", "ackwise.plugin.cli", "reconcile", "events", "--out", "run"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert verdicts(Path("books")) == {"EXACTLY_ONCE": 2, "SKIPPED": 2}
+    assert verdicts(Path("run")) == {"EXACTLY_ONCE": 2, "SKIPPED": 2}
 
 
 async def test_what_can_be_read_is_never_passed(raw_kafka: RawKafka) -> None:

@@ -86,7 +86,7 @@ async def test_the_limit_counts_only_what_is_charged(make_spine: Any) -> None:
     assert (handler.attempts, handler.succeeded) == ([1] * 6, [b"v100"])
 
 
-async def test_the_book_says_that_nothing_was_charged(make_spine: Any) -> None:
+async def test_the_event_says_that_nothing_was_charged(make_spine: Any) -> None:
     spine = make_spine(Handler(), dedup=True, later=Uncharged(16))
     await spine.run([spine.entry(100)])
     (back,) = [event for event in spine.sink.durable if event.code is EventCode.SENT_BACK]

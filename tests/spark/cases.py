@@ -48,7 +48,7 @@ class Case:
     logical: dict[str, LogicalVerdict] = field(default_factory=dict)
     logical_flags: dict[str, Flag] = field(default_factory=dict)
     domain: tuple[int, int] | None = None
-    """The first offset that is booked, and the one after the last."""
+    """The first offset that is accounted for, and the one after the last."""
     falls: bool = False
     accounts: dict[int, Account] = field(default_factory=dict)
     """Of what was produced, by offset."""
@@ -408,7 +408,7 @@ case("70 a commit that was only found at the next assignment", "0:CS 1:C", {0: O
     "w2", 2
 )
 case("71 a position that was reset is no commit", "0:CS", {0: ONCE}).assign("w2", 5, from_commit=False)
-case("72 retry topics have no books", verdicts={0: ONCE}).say("w1", "0:CFB 0@2:CS W=1").assign("w1", 0, role="retry", topic="r").add(
+case("72 retry topics have no accounts", verdicts={0: ONCE}).say("w1", "0:CFB 0@2:CS W=1").assign("w1", 0, role="retry", topic="r").add(
     "w1", EventCode.COMMITTED, topic="r", partition=0, range_end=7
 )
 case("73 a copy whose origin is below the first position", verdicts={0: ONCE, 5: ONCE}).assign("w1", 5).say("w1", "0@2:CS 5:CS W=6")
@@ -442,7 +442,7 @@ case("82 suppressed without a hash", verdicts={0: UNKNOWN}).say("w1", "0:D W=1",
 case("83 a suppression after the time of judgement", verdicts={0: DUPLICATE}).say("w1", "0:D", ago=-30)
 case("84 a commit after the time of judgement", "0:CF", {0: PENDING}).say("w1", "W=1", ago=-30)
 case(
-    "85 the retry book has every copy once",
+    "85 the accounts of retries have every copy once",
     verdicts={0: ONCE, 1: RETRYING, 2: RETRY_LOST, 3: DEAD, 4: ONCE},
     copies={
         (1, CopyFate.CAME): 4, (2, CopyFate.CAME): 1, (2, CopyFate.WAITING): 1, (2, CopyFate.LOST): 1, (1, CopyFate.OVERTAKEN): 1,

@@ -14,11 +14,11 @@ from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.logs import NO_LOGS
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.frames import F, SparkSession
-from ackwise.spark.judge.accounts import ALL_PRODUCED, ProducedBook, keep_produced
-from ackwise.spark.judge.books import Book, domains, keep
+from ackwise.spark.judge.accounts import PartitionAccount, domains, keep
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.judge.offsets import absent, accounts
 from ackwise.spark.judge.produced import read_produced
+from ackwise.spark.judge.production import ALL_PRODUCED, ProducedAccount, keep_produced
 from ackwise.spark.judging import Judgement, weigh
 from ackwise.spark.reference.oracle import Ruling
 from ackwise.spark.results.tables import copy_tallies, offsets
@@ -32,8 +32,8 @@ class Answer:
     """What the job says, by group."""
 
     rulings: Mapping[str, Ruling]
-    books: Sequence[Book]
-    produced: Sequence[ProducedBook]
+    accounts: Sequence[PartitionAccount]
+    produced: Sequence[ProducedAccount]
 
 
 def run(
@@ -57,7 +57,7 @@ def evidence_of(*paths: Path, rolled_on: Mapping[int, str] = MappingProxyType({}
 def answer(found: Judgement) -> Answer:
     """What the job says in these frames."""
     try:
-        return Answer(_rulings(found), _books(found), _produced(found))
+        return Answer(_rulings(found), _accounts(found), _produced(found))
     finally:
         found.release()
 
@@ -109,7 +109,7 @@ def _account(found: Judgement, rulings: Mapping[str, Ruling], partitions: Mappin
         rulings[group].unsent[row["cluster"], row["message_id"]] = verdict
 
 
-def _produced(found: Judgement) -> list[ProducedBook]:
+def _produced(found: Judgement) -> list[ProducedAccount]:
     if found.produced is None:
         return []
     masks = accounts()
@@ -117,8 +117,8 @@ def _produced(found: Judgement) -> list[ProducedBook]:
     return keep_produced(found.facts.partitions, counted, found.produced.partitions(found.facts))
 
 
-def _books(found: Judgement) -> list[Book]:
-    booked = [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.every).collect()]
+def _accounts(found: Judgement) -> list[PartitionAccount]:
+    accounted = [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.every).collect()]
     masks = absent()
     without = {row["key"]: {name: row[name] for name in masks} for row in count(found.words, masks).collect()}
-    return keep(found.facts, found.commits, booked, without)
+    return keep(found.facts, found.commits, accounted, without)

@@ -17,4 +17,4 @@ pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 def test_the_job_says_of_every_case_and_universe_what_the_oracle_says(bulk: Answer) -> None:
     assert contradictions(bulk.rulings, range(UNIVERSES)) == []
-    assert [book for book in bulk.books if book.balance] == []
+    assert [account for account in bulk.accounts if account.balance] == []

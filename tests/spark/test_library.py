@@ -82,9 +82,9 @@ def test_verdicts_and_accounts_are_those_of_the_command_and_leave_nothing_behind
     users.catalog.dropTempView("mine")
     assert {row["verdict"]: row["n"] for row in counted} == Counter(row["verdict"] for row in wanted)
     (account,) = accounts(users, root, config=config()).collect()
-    (book,) = summary(tmp_path / "out")["books"]
+    (written,) = summary(tmp_path / "out")["accounts"]
     assert (account["start"], account["end"], account["offsets"]) == (0, 9, 9)
-    assert account["verdicts"] == book["verdicts"]
+    assert account["verdicts"] == written["verdicts"]
     assert sum(account["verdicts"].values()) + account["gaps"] == account["offsets"]
     events = read_events(users, root)
     assert events.count() == sum(1 for _ in rows_of(root / "events"))
@@ -188,7 +188,7 @@ def test_the_package_has_these_names_and_loads_no_pyspark_for_them() -> None:
     assert {*ackwise.spark.__all__} <= {*dir(ackwise.spark)}
     for name in ackwise.spark.__all__:
         assert inspect.getdoc(getattr(ackwise.spark, name))
-    with pytest.raises(AttributeError, match="no attribute 'books'; its names are ReconcileConfig, accounts, claims"):
-        ackwise.spark.books  # noqa: B018  # asking is the test
+    with pytest.raises(AttributeError, match="no attribute 'messages'; its names are ReconcileConfig, accounts, claims"):
+        ackwise.spark.messages  # noqa: B018  # asking is the test
     question = "import sys, ackwise.spark; print(sorted({'pyspark', 'duckdb', 'pyarrow'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True).stdout.split() == ["[]"]

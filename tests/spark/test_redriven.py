@@ -1,4 +1,4 @@
-"""The books of a worker on a real broker, some of whose dead letters were sent again."""
+"""The accounts of a worker on a real broker, some of whose dead letters were sent again."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ async def test_a_database_of_the_apps_own_is_used(tmp_path: Path) -> None:
     assert (tmp_path / "shop.db").exists()
 
 
-async def test_the_books_of_a_worker_can_be_asserted() -> None:
+async def test_the_events_of_a_worker_can_be_audited() -> None:
     async with TestApp(shop()) as worker:
         for number in range(5):
             await worker.deliver("orders", Order(id=str(number), amount=5))

@@ -44,7 +44,7 @@ def loss(report: RunReport) -> Answer:
     if not report.verdicts:
         return Answer(question, "Nothing to judge", "doubt", [_NOTHING])
     all_there = "Every offset up to the last commit is accounted for."
-    return Answer(question, "No", "good", [all_there if report.books else "Nothing was committed, so nothing was passed over.", *rest])
+    return Answer(question, "No", "good", [all_there if report.accounts else "Nothing was committed, so nothing was passed over.", *rest])
 
 
 def repeat(report: RunReport) -> Answer:

@@ -33,8 +33,8 @@ def verdicts_matrix(report: RunReport) -> Matrix | None:
     numbers: dict[tuple[str, str], Counter[Verdict]] = defaultdict(Counter)
     for tally in report.tallies:
         numbers[tally.group, tally.topic][tally.verdict] += tally.messages
-    for book in report.books:
-        numbers[book.partition.group[1], book.partition.topic].update(book.absent)
+    for account in report.accounts:
+        numbers[account.partition.group[1], account.partition.topic].update(account.absent)
     if len(numbers) < 2:
         return None
     columns = sorted({verdict for verdicts in numbers.values() for verdict, number in verdicts.items() if number})

@@ -8,8 +8,8 @@ from typing import Final
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.repairplan import NAME, SAFE, Summary
 from ackwise.spark.fold.facts import Writer, WriterFate
-from ackwise.spark.judge.accounts import Production
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
+from ackwise.spark.judge.production import Production
 from ackwise.spark.report.in_doubt import query
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.tone import Tone
@@ -18,7 +18,7 @@ from ackwise.spark.storeclaims.findings import ClaimReport
 from ackwise.spark.vocabulary import PRODUCED_MEANINGS, ExitCode, ProducedVerdict
 
 __all__ = [
-    "OUTCOMES", "books_sentence", "claims_sentence", "evidence", "findings_sentence", "note", "outcome", "plan_sentence",
+    "OUTCOMES", "accounts_sentence", "claims_sentence", "evidence", "findings_sentence", "note", "outcome", "plan_sentence",
     "produced_sentences", "produced_tone", "read", "redriven_sentences", "subject", "untimed",
 ]  # fmt: skip
 
@@ -50,12 +50,12 @@ def subject(report: RunReport) -> str:
     return f"{named}, {instant(first).removesuffix(' UTC')} – {until} ({duration(last - first)}){judged}"
 
 
-def books_sentence(books: Sequence[Book]) -> tuple[str, Tone]:
-    """Return whether the books balance."""
-    wrong, partitions = sum(1 for book in books if book.balance), counted(len(books), "partition")
+def accounts_sentence(accounts: Sequence[PartitionAccount]) -> tuple[str, Tone]:
+    """Return whether the accounts balance."""
+    wrong, partitions = sum(1 for account in accounts if account.balance), counted(len(accounts), "partition")
     if wrong:
         return f"{wrong:,} of {partitions} {'does' if wrong == 1 else 'do'} not balance. Nothing on this page can be relied on.", "bad"
-    gaps, offsets = sum(book.gaps for book in books), sum(book.expected for book in books)
+    gaps, offsets = sum(account.gaps for account in accounts), sum(account.expected for account in accounts)
     each = f"{gaps:,} {were(gaps)} never in the log, every other one has exactly one verdict" if gaps else "each has exactly one verdict"
     return f"The accounts balance. Of {counted(offsets, 'offset')} in {partitions}, {each}.", "good"
 
@@ -63,7 +63,7 @@ def books_sentence(books: Sequence[Book]) -> tuple[str, Tone]:
 def produced_tone(production: Production) -> Tone:
     """Return how the produced records stand."""
     number_of = production.number_of
-    if any(book.lost for book in production.books) or production.not_published:
+    if any(account.lost for account in production.accounts) or production.not_published:
         return "bad"
     open_questions = production.orphaned + production.unread + number_of(ProducedVerdict.PARKED)
     return "doubt" if open_questions + number_of(ProducedVerdict.PUBLISH_UNKNOWN) else "good"
@@ -71,7 +71,7 @@ def produced_tone(production: Production) -> Tone:
 
 def produced_sentences(production: Production) -> list[str]:
     """Return what became of the produced records."""
-    produced, lost = sum(book.produced for book in production.books), sum(book.lost for book in production.books)
+    produced, lost = sum(account.produced for account in production.accounts), sum(account.lost for account in production.accounts)
     found = [
         f"Of {counted(produced, 'record')} that {were(produced)} produced, {lost:,} {were(lost)} passed by without having been received."
     ]
@@ -132,7 +132,7 @@ def findings_sentence(report: RunReport) -> str:
 
 def untimed(report: RunReport) -> str:
     """Return how many offsets have no time, or an empty text."""
-    number = sum(sum(book.absent.values()) for book in report.books)
+    number = sum(sum(account.absent.values()) for account in report.accounts)
     return f" {counted(number, 'offset')} that no event is about {are(number)} not shown." if number else ""
 
 

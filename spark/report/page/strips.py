@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.tone import Tone
 from ackwise.spark.report.words import counted
@@ -23,9 +23,9 @@ class Mark(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """One partition from its first booked offset to the last."""
+    """One partition from its first offset that is accounted for to the last."""
 
-    book: Book
+    account: PartitionAccount
     bins: int
     marks: Sequence[Mark]
     assigned: Sequence[int]
@@ -36,19 +36,19 @@ class Drawn(NamedTuple):
 
 def strips_drawn(strips: Sequence[Strip]) -> list[Drawn]:
     """Return the strips that have offsets, most anomalies first."""
-    there = [strip for strip in strips if strip.book.expected]
+    there = [strip for strip in strips if strip.account.expected]
     return [_drawn(strip) for strip in sorted(there, key=lambda strip: (-strip.anomalies, -strip.unknown))]
 
 
 def _drawn(strip: Strip) -> Drawn:
-    book, bins = strip.book, -(-strip.book.expected // strip.width)
+    account, bins = strip.account, -(-strip.account.expected // strip.width)
     found = [f"{number:,} {word}" for number, word in ((strip.anomalies, "anomalous"), (strip.unknown, "unknown")) if number]
     assigned, revoked = ([place for place in places if 0 <= place <= bins] for places in (strip.assigned, strip.revoked))
     moves = len(strip.assigned) + len(strip.revoked)
     where = f"; {counted(len(strip.assigned), 'place')} where it was got, {len(strip.revoked)} where it was given up" if moves else ""
     summary = ", ".join(found) or "no anomaly"
-    description = f"Offsets {book.start:,} to {book.committed - 1:,}, {strip.width:,} in each bin: {summary}{where}."
-    return Drawn(book, bins, _marks(strip.bins), assigned, revoked, summary, description)
+    description = f"Offsets {account.start:,} to {account.committed - 1:,}, {strip.width:,} in each bin: {summary}{where}."
+    return Drawn(account, bins, _marks(strip.bins), assigned, revoked, summary, description)
 
 
 def _marks(bins: Mapping[int, Mapping[Verdict, int]]) -> list[Mark]:

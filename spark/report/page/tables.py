@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from ackwise.spark.advice import STEP_MEANINGS
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.report.attempts import Ending, together
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import AGES
@@ -29,7 +29,7 @@ from ackwise.spark.why.story import Story
 from ackwise.spark.why.telling import rows
 
 __all__ = [
-    "attempts_table", "books_table", "claims_table", "dead_letters_table", "delays_table", "findings_table", "flags_table",
+    "attempts_table", "accounts_table", "claims_table", "dead_letters_table", "delays_table", "findings_table", "flags_table",
     "lanes_table", "late_table", "latency_table", "matrix_table", "missing_table", "plan_table", "produced_table", "retries_table",
     "runs_table", "steps_table", "stuck_table", "verdicts_table", "writers_table",
 ]  # fmt: skip
@@ -45,26 +45,34 @@ def plan_table(report: RunReport) -> Table:
     return Table("Repair plan", caption, ("action", "steps", "offsets", "it means"), found)
 
 
-def books_table(report: RunReport) -> Table:
-    """Return the books: of each partition its offsets, and the number of each verdict."""
+def accounts_table(report: RunReport) -> Table:
+    """Return the accounts: of each partition its offsets, and the number of each verdict."""
     columns = ("partition", "from", "before", "offsets", "difference", "exactly once", "other verdicts", "gaps")
     caption = (
         "Every offset of a source, from the first that the group answers for to its last commit, by verdict; the difference is what has "
         "none, or more than one"
     )
     every = Counter[Verdict]()
-    for book in report.books:
-        every.update(book.verdicts)
-    offsets, balance, gaps = (sum(getattr(book, name) for book in report.books) for name in ("expected", "balance", "gaps"))
+    for account in report.accounts:
+        every.update(account.verdicts)
+    offsets, balance, gaps = (sum(getattr(account, name) for account in report.accounts) for name in ("expected", "balance", "gaps"))
     foot = [head("all"), Cell(""), Cell(""), number(offsets), number(balance, "bad"), *_verdicts(every), number(gaps)]
-    found = [_of(report, book.partition.group[1], _book(book)) for book in report.books]
+    found = [_of(report, account.partition.group[1], _account(account)) for account in report.accounts]
     return Table("Accounts", caption, _columns(report, columns), found, _of(report, "", foot), "partitions")
 
 
-def _book(book: Book) -> list[Cell]:
-    name = f"{book.partition.topic}/{book.partition.partition}{' (rewound)' if book.rewound else ''}"
-    begin, end = Cell(f"{book.start:,}", "n"), Cell(f"{book.committed:,}", "n")
-    return [head(name), begin, end, number(book.expected), number(book.balance, "bad"), *_verdicts(book.verdicts), number(book.gaps)]
+def _account(account: PartitionAccount) -> list[Cell]:
+    name = f"{account.partition.topic}/{account.partition.partition}{' (rewound)' if account.rewound else ''}"
+    begin, end = Cell(f"{account.start:,}", "n"), Cell(f"{account.committed:,}", "n")
+    return [
+        head(name),
+        begin,
+        end,
+        number(account.expected),
+        number(account.balance, "bad"),
+        *_verdicts(account.verdicts),
+        number(account.gaps),
+    ]
 
 
 def _verdicts(found: Mapping[Verdict, int]) -> list[Cell]:
@@ -74,23 +82,23 @@ def _verdicts(found: Mapping[Verdict, int]) -> list[Cell]:
 
 def produced_table(report: RunReport) -> Table:
     """Return the accounts of the produced records."""
-    books = () if report.produced is None else report.produced.books
+    accounts = () if report.produced is None else report.produced.accounts
     columns = ("partition", "produced", "received", "lost", "otherwise accounted for", "not come to", "before the group", "orphans")
     found = [
         _of(
             report,
-            book.partition.group[1],
+            account.partition.group[1],
             [
                 *(
-                    head(f"{book.partition.topic}/{book.partition.partition}"),
-                    number(book.produced),
-                    number(book.accounts[Account.HANDLED]),
+                    head(f"{account.partition.topic}/{account.partition.partition}"),
+                    number(account.produced),
+                    number(account.counts[Account.HANDLED]),
                 ),
-                *(number(book.lost, "bad"), number(book.accounts[Account.EXPLAINED]), number(book.accounts[Account.WAITING])),
-                *(number(book.accounts[Account.EARLIER]), number(book.orphans, "doubt")),
+                *(number(account.lost, "bad"), number(account.counts[Account.EXPLAINED]), number(account.counts[Account.WAITING])),
+                *(number(account.counts[Account.EARLIER]), number(account.orphans, "doubt")),
             ],
         )
-        for book in books
+        for account in accounts
     ]
     caption = "Records that were produced, by what became of them; orphans were consumed and are not among them"
     return Table("Produced", caption, _columns(report, columns), found, noun="partitions")
@@ -209,16 +217,16 @@ def attempts_table(report: RunReport) -> Table:
 
 
 def retries_table(report: RunReport) -> Table:
-    """Return the retry books."""
+    """Return the retry accounts."""
     tones: dict[CopyFate, Tone] = {CopyFate.LOST: "bad", CopyFate.UNKNOWN: "doubt"}
     found = [
         _of(
             report,
-            book.group,
-            [head(book.handler), text(book.topic), Cell(str(book.attempt), "n"), number(book.sent)]
-            + [number(book.fates[fate], tones.get(fate, "plain")) for fate in CopyFate],
+            account.group,
+            [head(account.handler), text(account.topic), Cell(str(account.attempt), "n"), number(account.sent)]
+            + [number(account.fates[fate], tones.get(fate, "plain")) for fate in CopyFate],
         )
-        for book in report.retry_books
+        for account in report.retry_accounts
     ]
     caption = (
         "Copies that were sent back, by the attempt that failed: those that came again, and what became of the others; overtaken means "

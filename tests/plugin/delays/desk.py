@@ -26,7 +26,7 @@ NAMES = TopicNames("billing")
 _Answer = PublishUnavailable | PublishRefused | None
 
 
-class Books:
+class Broker:
     """What happens, in order: cancellations read, events recorded and durable, records sent. It is all that the pipeline works with."""
 
     def __init__(self) -> None:
@@ -75,9 +75,9 @@ class Books:
 class Desk:
     """One rung, that of 10 s unless `partition` is another one. `now` is the time of every clock, in seconds."""
 
-    def __init__(self, books: Books | None = None, *, partition: int = 1, has_events: bool = True, partitions: int = 27) -> None:
+    def __init__(self, broker: Broker | None = None, *, partition: int = 1, has_events: bool = True, partitions: int = 27) -> None:
         self.now = 1_000.0
-        self.books = books or Books()
+        self.broker = broker or Broker()
         self.counts = DelayCounts()
         self.place = TopicPartition(NAMES.delay, partition)
         self.runs: list[Run] = []
@@ -86,9 +86,9 @@ class Desk:
         self.has_room = True
         self.cut_off = False
         self.pipeline = DelayPipeline(
-            NAMES, self.books, self.books, self.books,
+            NAMES, self.broker, self.broker, self.broker,
             ladder=lambda: ladder_of(partitions), has_room=lambda: self.has_room, held=self._held, bounds=Bounds(100.0, 0.5),
-            counts=self.counts, sink=self.books if has_events else None,
+            counts=self.counts, sink=self.broker if has_events else None,
             clock=lambda: self.now, monotonic=lambda: self.now, longest_rest=10**6,
         )  # fmt: skip
 
@@ -175,4 +175,4 @@ class Desk:
     @property
     def went(self) -> list[tuple[str, bytes | None]]:
         """Where everything went, in order."""
-        return [(copy.topic, copy.value) for copy in self.books.sent]
+        return [(copy.topic, copy.value) for copy in self.broker.sent]

@@ -31,10 +31,10 @@ async def test_a_cancelled_message_does_not_come_back_and_its_neighbours_do_and_
         desk.put(0, 1, 2)
         desk.put(3, handler="ship")
         desk.put(4, replay_id=b"r")
-        desk.books.keys |= {desk.key(offset) for offset in (1, 3, 4)}
+        desk.broker.keys |= {desk.key(offset) for offset in (1, 3, 4)}
         await desk.until(1_010.0)
         assert [value for _, value in desk.went] == [b"0", b"2", b"3", b"4"]
-        assert (desk.watermark.commit, desk.counts.cancelled, len(desk.books.events)) == (5, 1, int(has_events))
+        assert (desk.watermark.commit, desk.counts.cancelled, len(desk.broker.events)) == (5, 1, int(has_events))
 
 
 async def test_a_cancelled_copy_is_dropped_when_it_is_looked_at_due_or_not() -> None:
@@ -42,7 +42,7 @@ async def test_a_cancelled_copy_is_dropped_when_it_is_looked_at_due_or_not() -> 
     for wait, due in ((10, 1_100.0), (10, 1_010.4), (60, 1_060.0)):
         desk = Desk(partition=WAITS.index(wait) + 1)
         desk.put(0, due=due)
-        desk.books.keys.add(desk.key(0))
+        desk.broker.keys.add(desk.key(0))
         await desk.until(1_000.0 + wait)
         assert (desk.went, desk.watermark.commit, desk.counts.cancelled) == ([], 1, 1)
 
@@ -51,7 +51,7 @@ async def test_a_copy_that_is_cancelled_while_it_is_set_aside_is_dropped() -> No
     desk = Desk()
     desk.put(0, due=1_010.4)
     await desk.until(1_010.0)
-    desk.books.cancelled_by_the_end.add(desk.key(0))
+    desk.broker.cancelled_by_the_end.add(desk.key(0))
     await desk.until(1_010.5)
     assert (desk.went, desk.watermark.commit) == ([], 1)
 
@@ -59,14 +59,14 @@ async def test_a_copy_that_is_cancelled_while_it_is_set_aside_is_dropped() -> No
 async def test_it_is_recorded_where_it_came_from_and_durable_before_the_relay_may_commit() -> None:
     desk = Desk()
     desk.put(0)
-    desk.books.keys.add(desk.key(0))
-    desk.books.log_is_away = True
+    desk.broker.keys.add(desk.key(0))
+    desk.broker.log_is_away = True
     await desk.until(1_010.4)
     assert desk.watermark.commit == 0, "as long as the event is not durable, the copy is there"
-    desk.books.log_is_away = False
+    desk.broker.log_is_away = False
     await desk.until(1_010.5)
     assert desk.watermark.commit == 1
-    event = desk.books.events[-1]
+    event = desk.broker.events[-1]
     assert event[:6] == (EventCode.CANCELLED, "orders", 2, 100, "bill", 2)
     assert (event.phys_topic, event.phys_partition, event.phys_offset, event.due_ms) == (NAMES.delay, 1, 0, 1_010_000)
     assert desk.went == []
@@ -75,13 +75,13 @@ async def test_it_is_recorded_where_it_came_from_and_durable_before_the_relay_ma
 async def test_a_cancelled_copy_whose_event_can_t_be_written_is_held_for_ten_seconds_and_takes_a_rung_again() -> None:
     desk = Desk()
     desk.put(0)
-    desk.books.keys.add(desk.key(0))
-    desk.books.log_is_away = True
+    desk.broker.keys.add(desk.key(0))
+    desk.broker.log_is_away = True
     await desk.until(1_019.9)
     assert (desk.went, desk.watermark.commit) == ([], 0)
     await desk.until(1_026.0)
     assert (desk.went, desk.watermark.commit, desk.counts.cancelled) == ([(NAMES.delay, b"0")], 1, 0)
-    again = desk.books.sent[0]
+    again = desk.broker.sent[0]
     assert (again.headers, again.until is not None and again.until > 1_026_000) == (desk.record(0).headers, True), "it is still cancelled"
 
 
@@ -90,10 +90,10 @@ async def test_cancellations_are_read_to_the_end_after_a_message_is_due_and_befo
     desk = Desk()
     desk.put(0)
     await desk.turn()
-    assert desk.books.log == []
-    desk.books.cancelled_by_the_end.add(desk.key(0))
+    assert desk.broker.log == []
+    desk.broker.cancelled_by_the_end.add(desk.key(0))
     await desk.turn(1_010.0)
-    assert (desk.books.log[0], desk.went) == ("read", [])
+    assert (desk.broker.log[0], desk.went) == ("read", [])
 
 
 async def test_what_becomes_due_while_cancellations_are_read_moves_after_the_next_reading() -> None:
@@ -103,17 +103,17 @@ async def test_what_becomes_due_while_cancellations_are_read_moves_after_the_nex
     await desk.until(1_010.0)
     desk.now = 1_010.8
     desk.runs[0].not_before = desk.now
-    read = desk.books.read
+    read = desk.broker.read
 
     async def read_slowly() -> None:
         await read()
         desk.now = 1_012.0
 
-    desk.books.read = read_slowly  # type: ignore[method-assign]
+    desk.broker.read = read_slowly  # type: ignore[method-assign]
     await desk.turn()
-    desk.books.read = read  # type: ignore[method-assign]
+    desk.broker.read = read  # type: ignore[method-assign]
     assert desk.went == []
-    desk.books.cancelled_by_the_end.add(desk.key(0))
+    desk.broker.cancelled_by_the_end.add(desk.key(0))
     await desk.turn()
     assert (desk.went, desk.counts.cancelled, desk.watermark.commit) == ([], 1, 1)
 
@@ -121,7 +121,7 @@ async def test_what_becomes_due_while_cancellations_are_read_moves_after_the_nex
 async def test_nothing_moves_and_nothing_is_lost_while_the_cancellations_can_t_be_read(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     desk.put(0, 1)
-    desk.books.cancellations_are_away = True
+    desk.broker.cancellations_are_away = True
     rests = []
     for _ in range(5):
         await desk.turn(max(1_010.0, desk.next_at or 0.0))
@@ -129,7 +129,7 @@ async def test_nothing_moves_and_nothing_is_lost_while_the_cancellations_can_t_b
     assert rests == [0.5, 1.0, 2.0, 4.0, 5.0]
     assert (desk.went, desk.watermark.commit) == ([], 0)
     assert caplog.text.count("cancellations could not be read") == 1
-    desk.books.cancellations_are_away = False
+    desk.broker.cancellations_are_away = False
     await desk.until(1_030.0)
     assert ([value for _, value in desk.went], desk.watermark.commit) == ([b"0", b"1"], 2)
 
@@ -138,7 +138,7 @@ async def test_what_is_due_together_is_published_together_in_the_order_of_its_of
     desk = Desk()
     desk.put(*range(100))
     await desk.until(1_010.0)
-    assert desk.books.log == ["read", "publish 100"]
+    assert desk.broker.log == ["read", "publish 100"]
     assert [value for _, value in desk.went] == [b"%d" % offset for offset in range(100)]
     assert desk.watermark.commit == 100
 

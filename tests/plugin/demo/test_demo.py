@@ -1,4 +1,4 @@
-"""`ackwise demo`: a killed worker loses nothing and the books balance; at night on each host, broker and store."""
+"""`ackwise demo`: a killed worker loses nothing and the accounts balance; at night on each host, broker and store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ URLS: Final[dict[str, Callable[[Endpoint], str]]] = {
 
 
 def play(out: Path, *options: str) -> dict[str, Any]:
-    """The facts of one run, whose books balance, and whose kill hit a working worker."""
+    """The facts of one run, whose accounts balance, and whose kill hit a working worker."""
     done = subprocess.run([*COMMAND, "--out", str(out), *options], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     facts: dict[str, Any] = json.loads(done.stdout)
@@ -94,7 +94,7 @@ def test_one_of_two_workers_is_killed_and_nothing_is_lost(tmp_path: Path, host: 
 @pytest.mark.embedded
 @pytest.mark.servers
 @pytest.mark.parametrize("server", URLS)
-def test_the_books_balance_twice_with_claims_in_one_server(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_the_accounts_balance_twice_with_claims_in_one_server(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     url = URLS[server](request.getfixturevalue(server))
     first, second = (play(tmp_path / number, "--store", url) for number in ("1", "2"))
     assert first["billed"] == second["billed"], "a second run knows nothing of the first"

@@ -127,7 +127,7 @@ def test_when_everything_goes_well_nothing_fails_and_the_numbers_add_up() -> Non
     assert set(outcome.dead) == {"undecodable", "rejected", "max-reconsume-times"}
 
 
-def test_an_order_that_is_missing_is_lost_and_the_books_do_not_balance() -> None:
+def test_an_order_that_is_missing_is_lost_and_the_accounts_do_not_balance() -> None:
     ledger = perfect(SCENARIO).ledger
     outcome = judged(ledger=ledger[1:])
     assert outcome.lost == 1
@@ -142,13 +142,13 @@ def test_a_dead_letter_that_is_missing_is_lost() -> None:
     assert judged(dead_letters=perfect(SCENARIO).dead_letters[1:]).lost == 1
 
 
-def test_an_order_at_another_price_fails_the_books() -> None:
+def test_an_order_at_another_price_fails_the_accounts() -> None:
     ledger = list(perfect(SCENARIO).ledger)
     ledger[3] = ledger[3]._replace(cents=ledger[3].cents + 1)
     assert "at another price" in judged(ledger=ledger).failures[0]
 
 
-def test_an_order_that_is_dead_and_should_be_billed_fails_the_books() -> None:
+def test_an_order_that_is_dead_and_should_be_billed_fails_the_accounts() -> None:
     ledger = list(perfect(SCENARIO).ledger)
     first = ledger.pop(0)
     letters = [*perfect(SCENARIO).dead_letters, DeadLetterSeen(first.order, "rejected", first.partition, first.offset)]

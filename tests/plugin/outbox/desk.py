@@ -75,7 +75,7 @@ class Sender:
         return answers
 
 
-class Book(MemoryOutbox):
+class Table(MemoryOutbox):
     """An outbox whose clock a test moves, and whose rows and shards it looks at."""
 
     def __init__(self) -> None:
@@ -113,10 +113,10 @@ class Book(MemoryOutbox):
 
 
 class Store:
-    """A relay's connection to a `Book`. `harm` is called with the name of each call, before it has its effect and after."""
+    """A relay's connection to a `Table`. `harm` is called with the name of each call, before it has its effect and after."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
+    def __init__(self, table: Table) -> None:
+        self.table = table
         self.harm: Callable[[str, str], None] = lambda call, when: None
         self.calls: Counter[str] = Counter()
         self.waits: list[float] = []
@@ -126,7 +126,7 @@ class Store:
     async def _call(self, call: str, *arguments: Any, **options: Any) -> Any:
         self.calls[call] += 1
         self.harm(call, "before")
-        found = await getattr(self.book, call)(*arguments, **options)
+        found = await getattr(self.table, call)(*arguments, **options)
         await asyncio.sleep(0)
         self.harm(call, "after")
         return found
@@ -180,10 +180,10 @@ class Store:
 
 
 class Desk:
-    """One book, one log, and relays that are made and killed by a test. `clock` is the monotonic clock of all of them."""
+    """One table, one log, and relays that are made and killed by a test. `clock` is the monotonic clock of all of them."""
 
     def __init__(self, **policy: Any) -> None:
-        self.book, self.log, self.sink = Book(), Log(), Sink()
+        self.table, self.log, self.sink = Table(), Log(), Sink()
         self.policy = Outbox("memory://", **policy)
         self.refuse: Callable[[Outgoing], SendFailed | None] = lambda message: None
         self.starting: Callable[[], Any] = lambda: None
@@ -194,11 +194,11 @@ class Desk:
 
     def clock(self) -> float:
         """The clock of the process, which runs with that of the database."""
-        return self.book.now
+        return self.table.now
 
     def relay(self, store: Store | None = None, *, counts: OutboxCounts | None = None, is_alone: bool = False) -> OutboxRelay:
         return OutboxRelay(
-            store or Store(self.book),
+            store or Store(self.table),
             self.policy,
             name="shop",
             new_sender=self._new_sender,
@@ -228,13 +228,13 @@ class Desk:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     def is_empty(self) -> bool:
-        return not self.book.rows
+        return not self.table.rows
 
     async def until(self, is_so: Callable[[], bool], *, step: float = 0.0) -> None:
         """Return once it is so; the clocks move by `step` seconds each time it is not."""
         async with asyncio.timeout(PATIENCE):
             while not is_so():
-                self.book.now += step
+                self.table.now += step
                 await asyncio.sleep(0)
 
     def orders(self, keys: int, each: int) -> list[Outgoing]:

@@ -113,7 +113,7 @@ async def test_the_command_relays_the_outbox_of_an_app_and_its_delays(relay: str
 
 async def test_one_of_two_relays_that_ends_by_an_error_ends_the_command() -> None:
     desk = Desk()
-    store: Any = Store(desk.book)
+    store: Any = Store(desk.table)
 
     def harm(call: str, when: str) -> None:
         if call == "claim_relay":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from tests.plugin.outbox.desk import Book, Desk, Sender, Store, fields, lost, refused
+from tests.plugin.outbox.desk import Desk, Sender, Store, Table, fields, lost, refused
 from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
@@ -31,7 +31,7 @@ def _without_waiting(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureF
 
 async def test_rows_are_sent_by_id_and_deleted() -> None:
     desk = Desk(batch=7)
-    desk.book.add(*desk.orders(5, 20))
+    desk.table.add(*desk.orders(5, 20))
     async with desk.running(desk.relay()):
         await desk.until(desk.is_empty)
     assert [message.value for message in desk.log.messages] == [b"%d" % number for number in range(20) for _ in range(5)]
@@ -40,19 +40,19 @@ async def test_rows_are_sent_by_id_and_deleted() -> None:
 
 async def test_a_row_that_commits_late_with_a_low_id_is_sent() -> None:
     desk = Desk(batch=2)
-    desk.book.add(*desk.orders(2, 2))
-    late = desk.book.rows.pop(1)
+    desk.table.add(*desk.orders(2, 2))
+    late = desk.table.rows.pop(1)
     async with desk.running(desk.relay()):
         await desk.until(desk.is_empty)
-        desk.book.rows[1] = late
+        desk.table.rows[1] = late
         await desk.until(desk.is_empty)
     assert len(desk.log.ids) == 4
 
 
 async def test_what_is_under_way_is_not_read_again() -> None:
     desk = Desk(batch=3)
-    store = Store(desk.book)
-    desk.book.add(*desk.orders(1, 12))
+    store = Store(desk.table)
+    desk.table.add(*desk.orders(1, 12))
     async with desk.running(desk.relay(store)):
         await desk.until(desk.is_empty)
     assert set(desk.log.ids.values()) == {1}
@@ -61,14 +61,14 @@ async def test_what_is_under_way_is_not_read_again() -> None:
 
 async def test_a_row_that_failed_is_looked_at_when_it_is_due_and_not_a_poll_later() -> None:
     desk = Desk(poll=60.0, lease=600.0)
-    store = Store(desk.book)
+    store = Store(desk.table)
     desk.refuse = _refusing(b"1", times=2)  # among others, and alone
-    desk.book.add(Outgoing("orders", b"0", b"k"), Outgoing("orders", b"1", b"k"))
+    desk.table.add(Outgoing("orders", b"0", b"k"), Outgoing("orders", b"1", b"k"))
     async with desk.running(desk.relay(store)):
-        await desk.until(lambda: bool(desk.book.due) and len(store.waits) > 0)
+        await desk.until(lambda: bool(desk.table.due) and len(store.waits) > 0)
         seen = len(store.waits)
         await desk.until(lambda: len(store.waits) > seen)
-        assert max(store.waits[seen:]) <= max(desk.book.due.values())
+        assert max(store.waits[seen:]) <= max(desk.table.due.values())
         await desk.until(desk.is_empty, step=0.05)
         asked = store.calls["next_due"]
         waits = len(store.waits)
@@ -78,12 +78,12 @@ async def test_a_row_that_failed_is_looked_at_when_it_is_due_and_not_a_poll_late
 
 async def test_a_look_for_rows_behind_others_that_fails_ends_no_session(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(lease=600.0)
-    store = Store(desk.book)
+    store = Store(desk.table)
     store.waits_behind = True
     _breaking(store, "free", "before", StoreUnavailable("it takes too long"), after=1, always=True)
     async with desk.running(desk.relay(store)):
         for number in range(3):
-            desk.book.add(Outgoing("orders", b"%d" % number))
+            desk.table.add(Outgoing("orders", b"%d" % number))
             await desk.until(desk.is_empty)
             seen = store.calls["free"]
             await desk.until(lambda: store.calls["free"] > seen)  # noqa: B023  # it is called at once
@@ -93,10 +93,10 @@ async def test_a_look_for_rows_behind_others_that_fails_ends_no_session(caplog: 
 
 async def test_a_window_stops_between_two_sends_if_a_shard_of_it_was_taken_over() -> None:
     desk = Desk()
-    store = Store(desk.book)
+    store = Store(desk.table)
     relay = desk.relay(store)
     relay._around.send_size._most = 2  # a row or two at once
-    desk.book.add(*(Outgoing("orders", b"%d" % number, b"k") for number in range(5)))
+    desk.table.add(*(Outgoing("orders", b"%d" % number, b"k") for number in range(5)))
     sender = Sender(desk.log, lambda message: None, lambda: None)
     sender.is_open = True
     session = outboxsession.OutboxSession(store, sender, relay._around)
@@ -119,11 +119,11 @@ async def test_a_window_stops_between_two_sends_if_a_shard_of_it_was_taken_over(
 
 async def test_rows_behind_one_are_looked_for_once_it_was_deleted() -> None:
     desk = Desk(lease=600.0)
-    store = Store(desk.book)
+    store = Store(desk.table)
     async with desk.running(desk.relay(store)):
         await desk.until(lambda: store.calls["free"] == 1)
         store.waits_behind = True
-        desk.book.add(Outgoing("orders", b"1"))
+        desk.table.add(Outgoing("orders", b"1"))
         await desk.until(lambda: store.calls["free"] == 2)
 
 
@@ -151,13 +151,13 @@ async def test_whatever_a_call_of_the_database_ends_with_every_row_is_sent_in_or
     for case in itertools.product(CALLS, (1, 2), errors):
         (call, when), after, error = case
         desk = Desk(batch=4)
-        store = Store(desk.book)
+        store = Store(desk.table)
         desk.refuse = _refusing(b"1", times=2)
-        desk.book.add(*desk.orders(3, 4))
+        desk.table.add(*desk.orders(3, 4))
         _breaking(store, call, when, error, after=after)
         async with desk.running(desk.relay(store)) as (task,):
             await desk.until(desk.is_empty, step=0.05)
-            desk.book.add(Outgoing("orders", b"last", b"key-0"))
+            desk.table.add(Outgoing("orders", b"last", b"key-0"))
             await desk.until(desk.is_empty, step=0.05)
             assert not task.done(), case
         assert desk.log.of_key(b"key-0") == [b"0", b"1", b"2", b"3", b"last"], case
@@ -175,36 +175,36 @@ async def test_four_relays_with_failures_and_kills_send_each_row_and_reorder_no_
     rng = random.Random(seed)
     desk = Desk(batch=20, lease=5.0)
     desk.refuse = lambda message: lost() if rng.random() < 0.02 else None
-    alive = [Store(desk.book) for _ in range(4)]
-    desk.book.add(*desk.orders(40, 10))
+    alive = [Store(desk.table) for _ in range(4)]
+    desk.table.add(*desk.orders(40, 10))
     async with desk.running(*(desk.relay(store) for store in alive)) as tasks:
         more = [desk.orders(40, 25)[400 + 100 * step : 500 + 100 * step] for step in range(6)]
         for messages in more:
             await desk.until(lambda: rng.random() < 0.05, step=0.1)
-            desk.book.add(*messages)
+            desk.table.add(*messages)
             killed = rng.randrange(4)
             _kill(alive[killed], tasks[killed])
-            alive[killed] = Store(desk.book)
+            alive[killed] = Store(desk.table)
             tasks[killed] = asyncio.create_task(desk.relay(alive[killed]).run(desk.stop))
         await desk.until(desk.is_empty, step=0.1)
         desk.stop.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-    assert not desk.book.causes
+    assert not desk.table.causes
     for key in range(40):
         assert desk.log.of_key(b"key-%d" % key) == [b"%d" % number for number in range(25)]
 
 
 class SlowReads(Store):
-    """Rows are handed out as they were when they were asked for, after as many seconds of the book's clock as `rng` says."""
+    """Rows are handed out as they were when they were asked for, after as many seconds of the table's clock as `rng` says."""
 
-    def __init__(self, book: Book, rng: random.Random) -> None:
-        super().__init__(book)
+    def __init__(self, table: Table, rng: random.Random) -> None:
+        super().__init__(table)
         self._rng = rng
 
     async def pending(self, shards: Mapping[int, int], **asked: Any) -> list[OutboxRow]:
         found: list[OutboxRow] = await super().pending(shards, **asked)
-        until = self.book.now + self._rng.choice([0.0, 0.1, 2.0])
-        while self.book.now < until:  # noqa: ASYNC110  # the test moves the clock
+        until = self.table.now + self._rng.choice([0.0, 0.1, 2.0])
+        while self.table.now < until:  # noqa: ASYNC110  # the test moves the clock
             await asyncio.sleep(0)
         return found
 
@@ -216,9 +216,9 @@ async def test_no_row_overtakes_one_of_its_key_that_failed_however_long_reads_la
     desk = Desk(batch=rng.choice([2, 5, 20]), lease=600.0, max_attempts=1000)
     failing = rng.choice([0.02, 0.2])
     desk.refuse = lambda message: lost() if rng.random() < failing else None
-    desk.book.add(*desk.orders(rng.choice([1, 3, 10]), 40))
-    async with desk.running(desk.relay(SlowReads(desk.book, rng))):
-        await desk.until(lambda: not desk.book.rows, step=0.25)
+    desk.table.add(*desk.orders(rng.choice([1, 3, 10]), 40))
+    async with desk.running(desk.relay(SlowReads(desk.table, rng))):
+        await desk.until(lambda: not desk.table.rows, step=0.25)
     for key in {message.key for message in desk.log.messages}:
         assert [int(value) for value in desk.log.of_key(key or b"")] == [*range(40)], key
 
@@ -226,7 +226,7 @@ async def test_no_row_overtakes_one_of_its_key_that_failed_however_long_reads_la
 async def test_rows_that_were_read_while_an_earlier_one_of_their_key_failed_are_not_sent_before_it() -> None:
     desk = Desk(batch=2, lease=600.0)
     desk.refuse = _refusing(b"0", times=4)
-    desk.book.add(*desk.orders(1, 8))
+    desk.table.add(*desk.orders(1, 8))
     async with desk.running(desk.relay()):
         await desk.until(desk.is_empty, step=0.05)
     assert [message.value for message in desk.log.messages] == [b"%d" % number for number in range(8)]
@@ -246,10 +246,10 @@ async def test_a_failure_holds_the_later_rows_of_its_key_back_and_no_others() ->
     desk = Desk(max_attempts=10)
     failing = True
     desk.refuse = lambda message: lost() if failing and (message.key, message.value) == (b"key-0", b"1") else None
-    desk.book.add(*desk.orders(3, 3))
+    desk.table.add(*desk.orders(3, 3))
     async with desk.running(desk.relay()):
-        await desk.until(lambda: len(desk.book.rows) == 2)
-        assert {row.message.value for row in desk.book.rows.values()} == {b"1", b"2"}
+        await desk.until(lambda: len(desk.table.rows) == 2)
+        assert {row.message.value for row in desk.table.rows.values()} == {b"1", b"2"}
         assert desk.log.of_key(b"key-0") == [b"0"]
         failing = False
         await desk.until(desk.is_empty, step=0.1)
@@ -259,23 +259,23 @@ async def test_a_failure_holds_the_later_rows_of_its_key_back_and_no_others() ->
 async def test_a_blocked_key_with_many_rows_does_not_keep_the_others_from_being_sent() -> None:
     desk = Desk(batch=10)
     desk.refuse = lambda message: lost() if message.key == b"bad" else None
-    desk.book.add(*(Outgoing("orders", b"%d" % number, b"bad") for number in range(500)), *desk.orders(20, 5))
+    desk.table.add(*(Outgoing("orders", b"%d" % number, b"bad") for number in range(500)), *desk.orders(20, 5))
     async with desk.running(desk.relay()):
         await desk.until(lambda: len(desk.log.ids) == 100)
-    assert len(desk.book.rows) == 500
+    assert len(desk.table.rows) == 500
 
 
 async def test_a_refused_row_is_parked_with_its_cause_and_holds_its_key_until_it_is_requeued(caplog: pytest.LogCaptureFixture) -> None:
     desk, counts = Desk(), OutboxCounts()
     desk.refuse = lambda message: refused("topic 'orders' refuses the message for good") if message.value == b"1" else None
-    (_, bad, _) = desk.book.add(*desk.orders(1, 3))
+    (_, bad, _) = desk.table.add(*desk.orders(1, 3))
     async with desk.running(desk.relay(counts=counts)):
-        await desk.until(lambda: bool(desk.book.causes))
-        assert desk.book.causes == {bad: "topic 'orders' refuses the message for good"}
+        await desk.until(lambda: bool(desk.table.causes))
+        assert desk.table.causes == {bad: "topic 'orders' refuses the message for good"}
         assert desk.log.of_key(b"key-0") == [b"0"]
         await desk.until(lambda: any(event.code is EventCode.OUTBOX_PARKED for event in desk.sink.events))
         desk.refuse = lambda message: None
-        await desk.book.requeue()
+        await desk.table.requeue()
         await desk.until(desk.is_empty)
     assert desk.log.of_key(b"key-0") == [b"0", b"1", b"2"]
     assert (counts.parked, counts.sent) == (1, 3)
@@ -288,18 +288,18 @@ async def test_a_refused_row_is_parked_with_its_cause_and_holds_its_key_until_it
 async def test_a_row_is_parked_once_its_attempts_are_used_up() -> None:
     desk = Desk(max_attempts=3)
     desk.refuse = lambda message: lost() if message.key == b"key-0" else None
-    desk.book.add(*desk.orders(2, 1))
+    desk.table.add(*desk.orders(2, 1))
     async with desk.running(desk.relay()):
-        await desk.until(lambda: bool(desk.book.causes), step=0.2)
-    assert [row.attempts for row in desk.book.rows.values()] == [3]
+        await desk.until(lambda: bool(desk.table.causes), step=0.2)
+    assert [row.attempts for row in desk.table.rows.values()] == [3]
 
 
 async def test_while_no_broker_answers_rows_wait_and_no_attempt_is_used_up(caplog: pytest.LogCaptureFixture) -> None:
     desk, counts = Desk(max_attempts=2, batch=2), OutboxCounts()
-    store = Store(desk.book)
+    store = Store(desk.table)
     desk.refuse = lambda message: lost()
     desk.are_brokers_there = False
-    desk.book.add(*desk.orders(3, 3))
+    desk.table.add(*desk.orders(3, 3))
     async with desk.running(desk.relay(store, counts=counts)):
         await desk.until(lambda: desk.asked_brokers >= 10, step=0.1)
         assert counts.brokers_away
@@ -317,11 +317,11 @@ async def test_a_relay_whose_lease_is_over_sends_nothing() -> None:
     for call in ("own", "pending"):  # the process is stopped once it has its answer, and goes on later
         desk = Desk(batch=1, lease=5.0)
         store = _stalling(desk, call)
-        desk.book.add(*desk.orders(2, 2))
+        desk.table.add(*desk.orders(2, 2))
         async with desk.running(desk.relay(store)):
             await desk.until(functools.partial(_has_asked, store, 4), step=0.5)
         assert not desk.log.messages, call
-        assert len(desk.book.rows) == 4, call
+        assert len(desk.table.rows) == 4, call
 
 
 async def test_what_was_acknowledged_before_the_lease_ended_is_known_and_what_was_not_tried_gains_no_attempt() -> None:
@@ -329,11 +329,11 @@ async def test_what_was_acknowledged_before_the_lease_ended_is_known_and_what_wa
 
     class SlowLink(Sender):
         async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
-            desk.book.now += 4.0
+            desk.table.now += 4.0
             return await super().send_many(messages, stop_keys=stop_keys) if len(messages) == 1 else [lost()] * len(messages)
 
     desk._new_sender = lambda: SlowLink(desk.log, lambda message: None, lambda: None)  # type: ignore[method-assign]
-    desk.book.add(*desk.orders(1, 8))
+    desk.table.add(*desk.orders(1, 8))
     async with desk.running(desk.relay()):
         await desk.until(desk.is_empty)
     assert desk.log.of_key(b"key-0") == [b"%d" % number for number in range(8)]
@@ -341,12 +341,12 @@ async def test_what_was_acknowledged_before_the_lease_ended_is_known_and_what_wa
 
 
 def _stalling(desk: Desk, stalled: str) -> Store:
-    store = Store(desk.book)
+    store = Store(desk.table)
 
     def harm(call: str, when: str) -> None:
         if (call, when) == (stalled, "after"):
-            desk.book.now += 5.0
-            desk.book.take_over()
+            desk.table.now += 5.0
+            desk.table.take_over()
 
     store.harm = harm
     return store
@@ -359,8 +359,8 @@ def _has_asked(store: Store, times: int) -> bool:
 class Gated(Store):
     """Deletes nothing before it may."""
 
-    def __init__(self, book: Book) -> None:
-        super().__init__(book)
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> Any:
@@ -371,46 +371,46 @@ class Gated(Store):
 
 async def test_no_shard_is_given_back_while_rows_are_sent_also_if_another_relay_has_come() -> None:
     desk, renewed = Desk(lease=1.0), list[str]()
-    store = Gated(desk.book)
-    desk.book.add(*desk.orders(40, 1))
+    store = Gated(desk.table)
+    desk.table.add(*desk.orders(40, 1))
     async with desk.running(desk.relay(store)):
         await store.begun.wait()
-        (owner,) = desk.book.owners
-        await desk.book.own("another", lease=60.0, share=32)
+        (owner,) = desk.table.owners
+        await desk.table.own("another", lease=60.0, share=32)
         store.harm = lambda call, when: renewed.append(when) if call == "own" else None
-        desk.book.now += 0.5  # half of the lease is over, it is renewed beside the sweep
+        desk.table.now += 0.5  # half of the lease is over, it is renewed beside the sweep
         await desk.until(lambda: "after" in renewed)
-        assert desk.book.owners == {owner}
+        assert desk.table.owners == {owner}
         store.go_on.set()
         await desk.until(desk.is_empty)
 
 
 async def test_rows_of_a_shard_that_was_taken_over_meanwhile_are_not_deleted(caplog: pytest.LogCaptureFixture) -> None:
     desk, counts = Desk(), OutboxCounts()
-    store = Store(desk.book)
-    desk.book.add(*desk.orders(4, 1))
+    store = Store(desk.table)
+    desk.table.add(*desk.orders(4, 1))
 
     def taken_over(call: str, when: str) -> None:
         if (call, when) == ("sent", "before"):
-            desk.book.take_over()
+            desk.table.take_over()
 
     store.harm = taken_over
     async with desk.running(desk.relay(store, counts=counts)):
         await desk.until(lambda: counts.taken_over == 4)
-    assert len(desk.book.rows) == 4
+    assert len(desk.table.rows) == 4
     assert fields(caplog, "sent outbox rows belong to another relay")
 
 
 async def test_nothing_is_deleted_before_its_event_is_durable_and_then_it_is_not_sent_again() -> None:
     desk = Desk()
-    desk.book.add(*desk.orders(2, 2))
+    desk.table.add(*desk.orders(2, 2))
     relay = desk.relay()
 
     desk.refuse = lambda message: _full(desk)
     async with desk.running(relay):
         await desk.until(lambda: len(desk.log.messages) == 4)
         await turns(50)
-        assert len(desk.book.rows) == 4
+        assert len(desk.table.rows) == 4
         desk.refuse = lambda message: None
         desk.sink.error = None
         await desk.until(desk.is_empty)
@@ -436,20 +436,20 @@ async def test_two_relays_share_the_shards_and_give_back_what_is_above_their_sha
 
 async def test_a_stop_lets_what_is_being_sent_be_deleted_and_frees_the_shards() -> None:
     desk = Desk(batch=4)
-    desk.book.add(*desk.orders(4, 10))
+    desk.table.add(*desk.orders(4, 10))
     async with desk.running(desk.relay()):
         await desk.until(lambda: len(desk.log.messages) > 5)
         desk.stop.set()
-    assert 0 < len(desk.book.rows) < 40
-    assert len(desk.log.messages) == 40 - len(desk.book.rows), "what was sent is deleted, the rest was not sent"
-    assert desk.book.owners == {""}
+    assert 0 < len(desk.table.rows) < 40
+    assert len(desk.log.messages) == 40 - len(desk.table.rows), "what was sent is deleted, the rest was not sent"
+    assert desk.table.owners == {""}
 
 
 async def test_the_shards_are_free_only_once_nothing_is_sent_any_more() -> None:
     for ends_by in ("stop", "error"):
         desk = Desk(batch=4)
-        open_at_leave = _watching_leaves(desk, store := Store(desk.book), fails=ends_by == "error")
-        desk.book.add(*desk.orders(4, 10))
+        open_at_leave = _watching_leaves(desk, store := Store(desk.table), fails=ends_by == "error")
+        desk.table.add(*desk.orders(4, 10))
         async with desk.running(desk.relay(store)):
             await desk.until(functools.partial(_has_sent, desk, 6))
         assert open_at_leave, ends_by
@@ -476,14 +476,14 @@ def _watching_leaves(desk: Desk, store: Store, *, fails: bool) -> list[bool]:
 
 async def test_a_second_signal_ends_it_at_once_and_frees_the_shards() -> None:
     desk = Desk()
-    desk.book.add(*desk.orders(2, 2))
+    desk.table.add(*desk.orders(2, 2))
     hanging = asyncio.Event()
 
     async def hang(call: str = "") -> None:
         hanging.set()
         await asyncio.Event().wait()
 
-    store = Store(desk.book)
+    store = Store(desk.table)
     store.sent = lambda rows, shards: hang()  # type: ignore[method-assign]
     running = asyncio.create_task(desk.relay(store).run(desk.stop))
     async with asyncio.timeout(PATIENCE):
@@ -491,13 +491,13 @@ async def test_a_second_signal_ends_it_at_once_and_frees_the_shards() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert desk.book.owners == {""}
-    assert len(desk.book.rows) == 4
+    assert desk.table.owners == {""}
+    assert len(desk.table.rows) == 4
 
 
 async def test_a_second_signal_while_it_leaves_its_shards_is_obeyed_once_they_are_free() -> None:
     desk, leaving, may_leave = Desk(), asyncio.Event(), asyncio.Event()
-    store = Store(desk.book)
+    store = Store(desk.table)
     leave = store.leave
 
     async def leave_slowly(owner: str) -> None:
@@ -506,7 +506,7 @@ async def test_a_second_signal_while_it_leaves_its_shards_is_obeyed_once_they_ar
         await leave(owner)
 
     store.leave = leave_slowly  # type: ignore[method-assign]
-    desk.book.add(*desk.orders(1, 1))
+    desk.table.add(*desk.orders(1, 1))
     running = asyncio.create_task(desk.relay(store).run(desk.stop))
     async with asyncio.timeout(PATIENCE):
         await desk.until(desk.is_empty)
@@ -519,12 +519,12 @@ async def test_a_second_signal_while_it_leaves_its_shards_is_obeyed_once_they_ar
         may_leave.set()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert desk.book.owners == {""}
+    assert desk.table.owners == {""}
 
 
 async def test_brokers_that_are_away_at_the_start_are_waited_for() -> None:
     desk = Desk()
-    desk.book.add(*desk.orders(1, 1))
+    desk.table.add(*desk.orders(1, 1))
     left = iter([True] * 3)
 
     def away() -> None:
@@ -538,7 +538,7 @@ async def test_brokers_that_are_away_at_the_start_are_waited_for() -> None:
 
 async def test_a_relay_that_may_never_begin_says_so_alone_and_in_a_worker_stops_no_handlers(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
-    store = Store(desk.book)
+    store = Store(desk.table)
     _breaking(store, "claim_relay", "before", ConfigurationError("relays of kind cdc send these rows"), after=1, always=True)
     with pytest.raises(ConfigurationError, match="kind cdc"):
         await desk.relay(store, is_alone=True).run(desk.stop)
@@ -559,7 +559,7 @@ async def test_over_a_link_that_is_too_slow_for_many_rows_one_is_read_at_a_time(
             return await super().pending(shards, **how)
 
     desk = Desk()
-    desk.book.add(*desk.orders(5, 1))
-    async with desk.running(desk.relay(SlowLink(desk.book))):
+    desk.table.add(*desk.orders(5, 1))
+    async with desk.running(desk.relay(SlowLink(desk.table))):
         await desk.until(desk.is_empty)
     assert asked[10:12] == [1, 1]

@@ -224,13 +224,13 @@ async def test_over_a_slow_link_no_row_gains_an_attempt() -> None:
     desk = Desk(max_attempts=1, lease=600.0)
     attempts: set[int] = set()
     desk._new_sender = lambda: SlowLink(desk.log, lambda message: None, lambda: None)  # type: ignore[method-assign]
-    desk.book.add(*desk.orders(5, 10))
+    desk.table.add(*desk.orders(5, 10))
     async with desk.running(desk.relay()):
         while not desk.is_empty():
-            attempts |= {row.attempts for row in desk.book.rows.values()}
+            attempts |= {row.attempts for row in desk.table.rows.values()}
             await asyncio.sleep(0)
     assert attempts == {0}
-    assert not desk.book.causes
+    assert not desk.table.causes
     assert all(desk.log.of_key(b"key-%d" % key) == [b"%d" % number for number in range(10)] for key in range(5))
 
 

@@ -18,8 +18,8 @@ from ackwise.plugin.consumer.workerstate import OutboxCounts
 
 def add(desk: Desk, value: bytes, key: bytes | None = None, **times: Any) -> int:
     """Commit a row with its times; return its id."""
-    row = desk.book._insert(Outgoing("orders", value, key, message_id=value.decode()), RowState.LOCAL_COMMIT, timing_of(**times))
-    desk.book.wake()
+    row = desk.table._insert(Outgoing("orders", value, key, message_id=value.decode()), RowState.LOCAL_COMMIT, timing_of(**times))
+    desk.table.wake()
     return row.id
 
 
@@ -37,23 +37,23 @@ async def test_a_delayed_row_is_sent_when_it_is_due_and_rows_of_its_key_go_befor
     desk = Desk(poll=60.0, lease=600.0)
     add(desk, b"later", b"k", delay=30)
     add(desk, b"now", b"k")
-    store = Store(desk.book)
+    store = Store(desk.table)
     async with desk.running(desk.relay(store)):
         await desk.until(lambda: values(desk) == [b"now"])
         seen = len(store.waits)
         await desk.until(lambda: len(store.waits) > seen + 2)
         assert (values(desk), max(store.waits[seen + 1 :]) <= 30.0) == ([b"now"], True)
-        desk.book.now = 29.9
+        desk.table.now = 29.9
         await desk.until(lambda: min(store.waits[seen:]) <= 0.1 + 1e-9)
         assert values(desk) == [b"now"]
-        desk.book.now = 30.0
+        desk.table.now = 30.0
         await desk.until(desk.is_empty)
     assert values(desk) == [b"now", b"later"]
 
 
 async def test_a_delayed_row_that_comes_to_an_idle_relay_is_not_a_poll_late() -> None:
     desk = Desk(poll=60.0, lease=600.0)
-    store = Notifying(desk.book)
+    store = Notifying(desk.table)
     async with desk.running(desk.relay(store)):
         await desk.until(lambda: len(store.waits) > 3)
         assert min(store.waits) == 60.0
@@ -66,7 +66,7 @@ async def test_the_age_of_a_delayed_row_is_no_lag() -> None:
     desk, counts = Desk(poll=60.0, lease=3600.0), OutboxCounts()
     add(desk, b"later", delay=1000)
     async with desk.running(desk.relay(counts=counts)):
-        desk.book.now = 1000
+        desk.table.now = 1000
         await desk.until(lambda: counts.sent == 1)
         assert counts.lag == 0.0
 
@@ -75,10 +75,10 @@ async def test_a_row_whose_time_is_over_is_never_sent_and_said_so(caplog: pytest
     desk, counts = Desk(lease=600.0), OutboxCounts()
     add(desk, b"late", b"k", expires=5)
     add(desk, b"next", b"k", expires=50)
-    desk.book.now = 6.0
+    desk.table.now = 6.0
     async with desk.running(desk.relay(counts=counts)):
-        await desk.until(lambda: len(desk.book.rows) == 1 and counts.sent == 1)
-    assert (values(desk), counts.expired, desk.book.rows[1].state) == ([b"next"], 1, RowState.EXPIRED)
+        await desk.until(lambda: len(desk.table.rows) == 1 and counts.sent == 1)
+    assert (values(desk), counts.expired, desk.table.rows[1].state) == ([b"next"], 1, RowState.EXPIRED)
     assert [(event.code, event.dedup_key) for event in desk.sink.events if event.dedup_key == "late"] == [
         (EventCode.OUTBOX_EXPIRED, "late")
     ]
@@ -92,7 +92,7 @@ async def test_a_row_that_was_given_to_the_client_once_never_expires() -> None:
     desk.refuse = lambda message: next(failures, None)
     async with desk.running(desk.relay(counts=counts)):
         await desk.until(lambda: counts.failed == 1)
-        desk.book.now = 1000.0
+        desk.table.now = 1000.0
         await desk.until(desk.is_empty, step=1.0)
     assert (values(desk), counts.expired) == ([b"1"], 0)
 
@@ -100,12 +100,12 @@ async def test_a_row_that_was_given_to_the_client_once_never_expires() -> None:
 async def test_a_relay_that_dies_after_it_began_a_row_leaves_it_to_be_sent_and_not_to_expire() -> None:
     desk = Desk(lease=600.0)
     add(desk, b"1", expires=5)
-    store = Store(desk.book)
+    store = Store(desk.table)
     left = [1]
 
     def harm(call: str, when: str) -> None:
         if (call, when) == ("begin", "after") and left.pop() if left else False:
-            desk.book.now = 100.0  # the answer is lost, and the time is over by the next try
+            desk.table.now = 100.0  # the answer is lost, and the time is over by the next try
             raise StoreUnavailable("gone")
 
     store.harm = harm
@@ -117,17 +117,17 @@ async def test_a_relay_that_dies_after_it_began_a_row_leaves_it_to_be_sent_and_n
 async def test_an_expired_row_stays_as_it_is_while_its_event_can_not_be_written() -> None:
     desk = Desk(lease=600.0)
     add(desk, b"late", expires=5)
-    desk.book.now = 6.0
-    store = Store(desk.book)
+    desk.table.now = 6.0
+    store = Store(desk.table)
     async with desk.running(desk.relay(store)):
-        await desk.until(lambda: desk.book.rows[1].state is RowState.EXPIRED)
+        await desk.until(lambda: desk.table.rows[1].state is RowState.EXPIRED)
     assert store.calls["begin"] == 1
     assert [event.code for event in desk.sink.events] == [EventCode.OUTBOX_EXPIRED]
 
 
 async def test_rows_without_an_expiry_cost_no_statement_more() -> None:
     desk = Desk(lease=600.0)
-    store = Store(desk.book)
+    store = Store(desk.table)
     add(desk, b"1")
     add(desk, b"2", delay=1)
     async with desk.running(desk.relay(store)):

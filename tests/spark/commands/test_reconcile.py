@@ -74,8 +74,8 @@ def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path) -> N
     found = summary(tmp_path / "out")
     assert found["verdicts"] == {"LOST_PRODUCED": 1, "NEVER_SEEN": 1, "EXACTLY_ONCE": 3}
     assert found["anomalies"] == 3
-    (book,) = found["produced"]["books"]
-    assert (book["produced"], book["handled"], book["lost"], book["orphans"]) == (3, 2, 1, 1)
+    (account,) = found["produced"]["accounts"]
+    assert (account["produced"], account["handled"], account["lost"], account["orphans"]) == (3, 2, 1, 1)
     assert found["produced"]["unpublished"] == [{"topic": "orders", "rows": 1, "late": 1}]
     assert "1 records were produced to partitions that no group has read" in found["warnings"][0]
     rows = rows_of(tmp_path / "out" / "produced", "verdict")
@@ -105,8 +105,8 @@ def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_p
     assert result.exit_code == 1, result.output
     found = summary(tmp_path / "out")
     assert found["verdicts"] == {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 2}
-    (book,) = found["produced"]["books"]
-    assert (book["produced"], book["handled"], book["lost"], book["orphans"]) == (2, 1, 1, 0)
+    (account,) = found["produced"]["accounts"]
+    assert (account["produced"], account["handled"], account["lost"], account["orphans"]) == (2, 1, 1, 0)
     assert (found["produced"]["path"], found["anomalies"]) == ("", 2)
     assert found["produced"]["unsent"] == [
         {"topic": "orders", "verdict": "NOT_PUBLISHED", "messages": 1},
@@ -299,4 +299,4 @@ def test_what_is_doubtful_about_the_events_themselves_is_said_and_no_events_are_
     write_parquet(tmp_path / "empty" / "events" / "dt=2026-01-01" / "hr=00" / name_of(0xAB, 0, 4), [])
     assert reconciled(tmp_path / "empty", "--out", tmp_path / "none").exit_code == 0
     found = summary(tmp_path / "none")
-    assert (found["verdicts"], found["books"], found["findings"], found["warnings"]) == ({}, [], [], [])
+    assert (found["verdicts"], found["accounts"], found["findings"], found["warnings"]) == ({}, [], [], [])

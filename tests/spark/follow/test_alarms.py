@@ -41,16 +41,16 @@ def test_what_is_unknown_since_events_are_missing_is_not_gone() -> None:
     assert (change.new, change.gone) == ({}, {LOST: [(1, 2), (3, 4)]})
 
 
-def dues(lateness: float, *books: tuple[float, Red]) -> list[Findings]:
+def dues(lateness: float, *audits: tuple[float, Red]) -> list[Findings]:
     patience = Patience(lateness)
-    return [patience.due(red, now) for now, red in books]
+    return [patience.due(red, now) for now, red in audits]
 
 
 def test_without_lateness_all_is_due_at_once() -> None:
     assert dues(0.0, (5.0, Red({LOST: [(1, 2)]}, {ABSENT: [(3, 4)]}))) == [{LOST: [(1, 2)], ABSENT: [(3, 4)]}]
 
 
-def test_young_findings_are_due_once_they_were_in_the_books_for_the_lateness_though_the_events_stand_still() -> None:
+def test_young_findings_are_due_once_audits_found_them_for_the_lateness_though_the_events_stand_still() -> None:
     young, grown = Red(young={ABSENT: [(3, 5)]}), Red(young={ABSENT: [(3, 6)]})
     found = dues(60.0, (0.0, young), (30.0, grown), (59.0, grown), (60.0, grown), (90.0, grown))
     assert found == [{}, {}, {}, {ABSENT: [(3, 5)]}, {ABSENT: [(3, 6)]}]

@@ -46,7 +46,7 @@ def ended(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[
 @pytest.mark.parametrize(
     ("words", "number", "code"), [(LOST, signal.SIGTERM, 1), pytest.param(CLEAN, signal.SIGINT, 0, marks=pytest.mark.nightly)]
 )
-def test_a_signal_ends_it_with_the_exit_code_of_the_last_books(words: str, number: int, code: int, tmp_path: Path) -> None:
+def test_a_signal_ends_it_with_the_exit_code_of_the_last_audit(words: str, number: int, code: int, tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", words))
     with command(root, "--json") as process:
         assert process.stdout is not None
@@ -63,12 +63,12 @@ def test_a_signal_ends_it_with_the_exit_code_of_the_last_books(words: str, numbe
 def test_it_ends_at_the_first_alarm_if_it_is_asked_to(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", LOST))
     result = reconciled(
-        root, "--engine", "local", "--follow", "--fail-fast", "--metrics", tmp_path / "books.prom", "--out", tmp_path / "out"
+        root, "--engine", "local", "--follow", "--fail-fast", "--metrics", tmp_path / "audit.prom", "--out", tmp_path / "out"
     )
     assert result.exit_code == 1, result.output
     assert "1 anomaly; 2 messages as of 2025-12-31 23:59:40 UTC, " in result.output
     assert "new: LOST 1 at orders/0 1 (bill in g)" in result.output
-    assert 'ackwise_books_verdicts{events="' in (tmp_path / "books.prom").read_text()
+    assert 'ackwise_audit_verdicts{events="' in (tmp_path / "audit.prom").read_text()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

@@ -1,4 +1,4 @@
-"""The books of each update are those of the batch job over the same events, and no failure ends them."""
+"""Each update finds what the batch job finds over the same events, and no failure ends them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Notes:
     said: list[str] = field(default_factory=list)
     time: float = 0.0
 
-    def books(self, report: RunReport, change: Change, now: float, took: float) -> None:
+    def audited(self, report: RunReport, change: Change, now: float, took: float) -> None:
         self.shown.append((report.exit_code, change))
 
     def failed(self, sentence: str) -> None:
@@ -131,7 +131,7 @@ def arrive(root: Path, number: int, parts: int) -> None:
         write_parquet(root / "events" / "dt=2026-01-01" / "hr=00" / name, events)
 
 
-def test_the_books_of_each_update_are_those_of_the_batch_over_the_same_events_and_each_finding_is_named_once(tmp_path: Path) -> None:
+def test_each_update_finds_what_the_batch_finds_over_the_same_events_and_each_finding_is_named_once(tmp_path: Path) -> None:
     root, notes, batches = tmp_path / "root", Notes(), list[tuple[Path, int, Path]]()
 
     def judge(folder: Path, run_id: str) -> RunReport:
@@ -163,14 +163,14 @@ def test_the_books_of_each_update_are_those_of_the_batch_over_the_same_events_an
 @pytest.mark.spark
 @pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
-def test_spark_with_a_state_keeps_the_books_that_the_local_engine_makes_anew(tmp_path: Path) -> None:
+def test_spark_finds_what_the_local_engine_finds(tmp_path: Path) -> None:
     root, notes, pairs = tmp_path / "root", Notes(), list[tuple[dict[str, Any], dict[str, Any]]]()
     history = History("g").say("w1", "RECEIVED_RANGE[0,9) 0:CS 1:CF 2:CFB W=3").say("w2", "3:C")
     begun = len(history.events)
     history.say("w1", "2@2:CS 4:CS 5:CFX 6:CS W=7").say("w2", "3:S 7:CF")
 
     def judge(folder: Path, run_id: str) -> RunReport:
-        report = judging(requested(root, state=tmp_path / "state", engine=EngineName.SPARK))(folder, run_id)
+        report = judging(requested(root, engine=EngineName.SPARK))(folder, run_id)
         reconciled(root, "--engine", "local", "--out", tmp_path / f"batch-{len(pairs)}")
         pairs.append((results(folder), results(tmp_path / f"batch-{len(pairs)}")))
         return report
@@ -186,9 +186,9 @@ def test_spark_with_a_state_keeps_the_books_that_the_local_engine_makes_anew(tmp
     assert notes.said == []
     assert pairs[0][0]["summary"]["verdicts"] == {"LOST": 1, "IN_FLIGHT": 1, "RETRYING": 1, "EXACTLY_ONCE": 1}
     assert pairs[1][0]["summary"]["verdicts"]["EXACTLY_ONCE"] == 5
-    for kept, anew in pairs:
-        assert {name for name, value in kept["summary"].items() if value != anew["summary"][name]} == set()
-        assert kept == anew
+    for spark, local in pairs:
+        assert {name for name, value in spark["summary"].items() if value != local["summary"][name]} == set()
+        assert spark == local
 
 
 def test_an_anomaly_is_told_once_and_its_end_too(tmp_path: Path) -> None:
@@ -222,10 +222,10 @@ def test_it_can_end_at_the_first_alarm(tmp_path: Path) -> None:
     assert [code for code, _ in notes.shown] == [0, 0, 1]
 
 
-def test_an_update_that_fails_is_said_and_leaves_the_last_books(tmp_path: Path) -> None:
+def test_an_update_that_fails_is_reported_and_leaves_the_last_audit(tmp_path: Path) -> None:
     root, notes, out = tmp_path / "root", Notes(), tmp_path / "out"
     write(root, CLEAN)
-    metrics, kept = tmp_path / "books.prom", []
+    metrics, kept = tmp_path / "audit.prom", []
 
     def fail() -> None:
         kept.append((out / "summary.json").read_text())
@@ -234,18 +234,18 @@ def test_an_update_that_fails_is_said_and_leaves_the_last_books(tmp_path: Path) 
 
     def mend() -> None:
         kept.append((out / "summary.json").read_text())
-        assert 'ackwise_books_failed_updates{events="/events"} 1' in metrics.read_text()
-        assert 'ackwise_books_updated_timestamp_seconds{events="/events"} 1000.0' in metrics.read_text()
+        assert 'ackwise_audit_failed_updates{events="/events"} 1' in metrics.read_text()
+        assert 'ackwise_audit_updated_timestamp_seconds{events="/events"} 1000.0' in metrics.read_text()
         shutil.move(root / "away", root / "events")
 
     with following(out, judging(requested(root)), notes, metrics_file=metrics) as follower:
         assert follower.follow(updates(fail, mend)) is ExitCode.CLEAN
     (sentence,) = notes.said
-    assert sentence.startswith("no new books, the last are 90 s old: ")
+    assert sentence.startswith("audit failed, the last is 90 s old: ")
     assert sentence.endswith("next try in 60 s")
     assert kept[0] == kept[1]
     assert len(notes.shown) == 2
-    assert 'ackwise_books_failed_updates{events="/events"} 0' in metrics.read_text()
+    assert 'ackwise_audit_failed_updates{events="/events"} 0' in metrics.read_text()
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [".lock", "report.html", "summary.json"]
 
 
@@ -264,14 +264,14 @@ def test_whatever_fails_in_an_update_it_goes_on(tmp_path: Path) -> None:
     full, failed = notes.said
     assert "No space left on device" in full
     assert "it failed" in failed
-    assert "there are none yet" in failed
+    assert "there was none yet" in failed
     assert len([path for path in (tmp_path / "out").iterdir() if path.is_dir()]) == 1
 
 
-def test_events_that_are_not_there_yet_are_waited_for_and_books_that_never_came_are_no_success(tmp_path: Path) -> None:
+def test_events_that_are_not_there_yet_are_waited_for_and_no_audit_is_no_success(tmp_path: Path) -> None:
     root, notes = tmp_path / "root", Notes()
     root.mkdir()
-    with following(tmp_path / "out", judging(requested(root)), notes) as follower, pytest.raises(AckwiseError, match="no books were made"):
+    with following(tmp_path / "out", judging(requested(root)), notes) as follower, pytest.raises(AckwiseError, match="no audit was done"):
         follower.follow(updates(nothing))
     assert len(notes.said) == 2
     assert "there are no events below" in notes.said[0]
@@ -292,10 +292,10 @@ def test_what_no_later_update_can_mend_ends_it_at_the_first(tmp_path: Path) -> N
 def test_an_alarm_that_the_webhook_did_not_take_is_in_the_next_post_and_none_is_posted_twice(tmp_path: Path) -> None:
     root, notes, out = tmp_path / "root", Notes(), tmp_path / "out"
     write(root, LOST)
-    metrics = tmp_path / "books.prom"
+    metrics = tmp_path / "audit.prom"
 
     def undelivered() -> None:
-        assert 'ackwise_books_undelivered_alarms{events="/events"} 1' in metrics.read_text()
+        assert 'ackwise_audit_undelivered_alarms{events="/events"} 1' in metrics.read_text()
 
     with Server(500, 500, 500, 200) as server:
         with following(out, judging(requested(root)), notes, webhook=hook(server.url), metrics_file=metrics) as follower:

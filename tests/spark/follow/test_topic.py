@@ -1,4 +1,4 @@
-"""`ackwise reconcile --follow --topic`: the books of what was published to a topic, while more is."""
+"""`ackwise reconcile --follow --topic`: the audit of what was published to a topic, while more is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def following(root: Path, source: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def books(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+def audited(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     assert process.stdout is not None
     assert process.stderr is not None
     yield from map(json.loads, process.stdout)
@@ -42,13 +42,13 @@ def books(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 @pytest.mark.slow  # waits for several runs of the whole job on Spark
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_what_is_published_is_in_the_next_books_and_what_mends_a_finding_ends_it(kafka: SharedKafka, tmp_path: Path) -> None:
+def test_what_is_published_is_in_the_next_audit_and_what_mends_a_finding_ends_it(kafka: SharedKafka, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     asyncio.run(make(kafka.bootstrap, TOPIC))
     export(there, History("g").say("w1", LOST))
     sent(kafka.bootstrap, there, TOPIC)
     with following(back, f"{kafka.bootstrap}/{TOPIC}") as process:
-        updates = books(process)
+        updates = audited(process)
         first = next(updates)
         assert [each["verdict"] for each in first["new"]] == ["LOST"]
         export(there, History("g").say("w1", LOST).say("w2", "1:CS"))

@@ -95,20 +95,20 @@ def test_the_universes_have_every_verdict_every_flag_and_every_fate(bulk: Answer
     assert any(ruling.fallen for ruling in rulings)
 
 
-def test_the_books_of_every_universe_balance_and_account_for_all_that_was_produced(bulk: Answer) -> None:
-    """That the books of what was produced add up is checked where they are kept: `keep_produced` refuses any that do not."""
-    assert len(bulk.books) > len(UNIVERSES) / 2
-    assert [book for book in bulk.books if book.balance] == []
+def test_the_accounts_of_every_universe_balance_and_account_for_all_that_was_produced(bulk: Answer) -> None:
+    """That the accounts of what was produced add up is checked where they are kept: `keep_produced` refuses any that do not."""
+    assert len(bulk.accounts) > len(UNIVERSES) / 2
+    assert [account for account in bulk.accounts if account.balance] == []
     histories = {history.group: history for history in [case.history for case in CASES.values()] + [*map(universe, UNIVERSES)]}
-    books = {book.partition.group[1]: book for book in bulk.produced}
-    assert len(books) > len(UNIVERSES) / 4
-    for group, book in books.items():
+    accounts = {account.partition.group[1]: account for account in bulk.produced}
+    assert len(accounts) > len(UNIVERSES) / 4
+    for group, account in accounts.items():
         history = histories[group]
         published = {row["offset"] for row in history.produced if row["partition"] == 0 and not row["aborted"]}
         acknowledged = [event for event in history.events if event["event_type"] in (EventCode.PRODUCED, EventCode.OUTBOX_SENT)]
         here = [event for event in acknowledged if (event.get("partition"), event["cluster"]) == (0, history.cluster)]
         published |= {event.get("offset") for event in here if (event.get("range_end") or 0) in range(2**62)}
-        assert (group, book.produced) == (group, len({offset for offset in published - {None} if offset in range(2**62)}))
+        assert (group, account.produced) == (group, len({offset for offset in published - {None} if offset in range(2**62)}))
 
 
 def test_the_local_engine_says_of_robbed_nights_what_the_oracle_says(local: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A Kafka in memory, an app of the group `billing`, its events, and a run of its books."""
+"""A Kafka in memory, an app of the group `billing`, its events, and an audit of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app.use(Dedup("postgresql://ann:hunter2hunter2@db.example/claims"), Events({fold
 
 @pytest.fixture
 def billing(shop: Shop) -> Shop:
-    """With letters, events and a run of the books, and secrets in its settings."""
+    """With letters, events and an audit, and secrets in its settings."""
     shop.write_app(_APP + APP[APP.index("\n@dataclass") :].replace("@dataclass", "from dataclasses import dataclass\n\n@dataclass", 1))
     root: Path = root_of(shop.folder / "events", night("billing"))
     run = root / "runs" / "20260101T000000Z-1"

@@ -82,7 +82,7 @@ async def test_every_page_is_reached_from_the_first_one_and_none_has_a_secret_of
                 status, seen[path] = await get(address + path)
                 assert status == 200, (path, seen[path])
                 waiting += [] if path.startswith("/report") else Document(seen[path]).links
-    assert {"/", "/letters", "/letter?id=0/0", "/letter?id=1/1", "/story", "/story?message=orders%2F0%2F3", "/books"} <= set(seen)
+    assert {"/", "/letters", "/letter?id=0/0", "/letter?id=1/1", "/story", "/story?message=orders%2F0%2F3", "/audits"} <= set(seen)
     assert "/report?run=20260101T000000Z-1" in seen
     assert [path for path, markup in seen.items() if SECRET in markup or "db.example" in markup] == []
     assert f"ackwise why orders/0/3 {billing.folder}/events" in Document(seen["/letter?id=0/0"]).commands
@@ -126,15 +126,15 @@ async def test_with_a_token_others_may_come_who_have_it(billing: Shop) -> None:
         assert (await get(address))[0] == 401
 
 
-async def test_a_group_without_an_app_has_its_letters_and_says_what_stories_and_books_need(billing: Shop) -> None:
+async def test_a_group_without_an_app_has_its_letters_and_says_what_stories_and_audits_need(billing: Shop) -> None:
     async with serving(billing.folder, "billing", "--brokers", billing.kafka.bootstrap) as address:
         assert "Dead letters" in (await get(f"{address}/letters"))[1]
         assert "no folder of events is known" in (await get(f"{address}/story?message=x"))[1]
-        assert "no folder of runs is known" in (await get(f"{address}/books"))[1]
+        assert "no folder of runs is known" in (await get(f"{address}/audits"))[1]
     events = str(billing.folder / "events")
     async with serving(billing.folder, "billing", "--brokers", billing.kafka.bootstrap, "--events", events) as address:
         assert "LOST" in (await get(f"{address}/story?message=orders/0/3"))[1]
-        assert "its report" in (await get(f"{address}/books"))[1]
+        assert "its report" in (await get(f"{address}/audits"))[1]
 
 
 async def test_it_starts_while_the_brokers_are_away_and_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ackwise.plugin.cli.deadletteroptions import Where
 from ackwise.plugin.web import pages as render
 from ackwise.plugin.web.pages import Named
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.oncall.bookspage import books_page, runs_seen
+from ackwise.spark.oncall.auditspage import audits_page, runs_seen
 from ackwise.spark.oncall.storypage import story_page
 
 __all__ = ["chromium"]
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # a browser
 
 PATHS = {
     "status": "/", "letters": "/letters", "hostile": "/letter?id=1/0", "large": "/letter?id=1/1", "story": "/story?message=orders/0/3",
-    "books": "/books", "none": "/nowhere",
+    "audits": "/audits", "none": "/nowhere",
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ async def site(billing: Shop) -> AsyncIterator[Site]:
     events = billing.folder / "events"
     named = Named(billing.app, events=(str(events),))
     pages = group_pages(Where().place(billing.app), named)
-    pages += [story_page([events], ReconcileConfig(), named), books_page(runs_seen(events / "runs"), events / "runs", named)]
+    pages += [story_page([events], ReconcileConfig(), named), audits_page(runs_seen(events / "runs"), events / "runs", named)]
     async with opened(pages) as found:
         yield found
 

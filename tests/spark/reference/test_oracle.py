@@ -91,7 +91,7 @@ def offsets(ruling: Ruling) -> dict[int, Verdict]:
     return {offset: verdict for (_, _, _, offset), (verdict, _) in ruling.messages.items()}
 
 
-def test_the_books_begin_with_what_was_committed_when_the_time_began_that_is_judged() -> None:
+def test_the_accounts_begin_with_what_was_committed_when_the_time_began_that_is_judged() -> None:
     history = History("g").say("w1", "RECEIVED_RANGE[0,9) 0:CS 2:CS 3:CS W=3", ago=7200).say("w1", "4:CS 6:CS W=8", ago=100)
     found = since(history, 3600)
     assert list(found.domains.values()) == [(3, 8)]

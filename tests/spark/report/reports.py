@@ -9,10 +9,10 @@ from ackwise.middleware.repairplan import Action, Planned, Summary
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.fold.gaps import Hole
-from ackwise.spark.judge.accounts import Orphans, ProducedBook, Production, Unpublished
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
+from ackwise.spark.judge.production import Orphans, ProducedAccount, Production, Unpublished
 from ackwise.spark.report.attempts import Attempts
-from ackwise.spark.report.copies import RetryBook
+from ackwise.spark.report.copies import RetryAccount
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import AGES, Details, Failures, StuckClaims
 from ackwise.spark.report.earlier import EarlierRun
@@ -37,7 +37,7 @@ MULTI, STUCK, UNKNOWN, PENDING = Verdict.MULTI_EXECUTED, Verdict.STUCK, Verdict.
 HOSTILE: Final = "<script>alert('x')</script>\"&amp;"
 
 EMPTY: Final = RunReport(
-    run_id="20260101T000000Z-0001", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, books=[], tallies=[],
+    run_id="20260101T000000Z-0001", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, accounts=[], tallies=[],
     findings=[], doubtful=[], missing=[], listed=50, logical=[], dead_letters=[], delays=[], timeline=None, unreadable=[], warnings=[],
     output="/out", config=ReconcileConfig(),
 )  # fmt: skip
@@ -58,7 +58,7 @@ CLEAN: Final = replace(
     files=2,
     bytes=1_200_000,
     writers=[writer(1, "billing", WriterFate.ENDED)],
-    books=[Book(partition(number), 0, 500, False, {ONCE: 499}, {}, 1) for number in (0, 1)],
+    accounts=[PartitionAccount(partition(number), 0, 500, False, {ONCE: 499}, {}, 1) for number in (0, 1)],
     tallies=[Tally("billing", "bill", "orders", ONCE, Flag(0), 990), Tally("billing", "bill", "orders", ONCE, Flag.RETRIED, 8)],
     delays=[Delays("billing", "bill", {40: 3, 510: 4, 1200: 1})],
     timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {ONCE: [100, 200, 300, 300, 98, 0]}),
@@ -77,12 +77,12 @@ DETAILS: Final = Details(
     ],
     strips=[
         Strip(
-            Book(partition(0), 0, 500, True, {ONCE: 470, LOST: 4, MULTI: 6, DEAD: 12, STUCK: 1}, {NEVER: 5}, 2),
+            PartitionAccount(partition(0), 0, 500, True, {ONCE: 470, LOST: 4, MULTI: 6, DEAD: 12, STUCK: 1}, {NEVER: 5}, 2),
             {0: {LOST: 1}, 1: {LOST: 1, DEAD: 1}, 15: {NEVER: 4}, 16: {NEVER: 1}, 40: {DEAD: 3}, 60: {UNKNOWN: 1}, 124: {PENDING: 1}},
             assigned=[0, 15], revoked=[15],
         ),
-        Strip(Book(partition(0, "mail", HOSTILE), 0, 10, False, {ONCE: 10}, {}, 0), {}),
-        Strip(Book(partition(7, "mail", HOSTILE), 4, 4, False, {}, {}, 0), {}),
+        Strip(PartitionAccount(partition(0, "mail", HOSTILE), 0, 10, False, {ONCE: 10}, {}, 0), {}),
+        Strip(PartitionAccount(partition(7, "mail", HOSTILE), 4, 4, False, {}, {}, 0), {}),
     ],
     stuck=[StuckClaims(1, "w1", [0, 0, 1, 0, 0, 0, 0, 2][: len(AGES) + 1]), StuckClaims(3, HOSTILE, [1] + [0] * len(AGES))],
     failures=[
@@ -113,10 +113,10 @@ DETAILS: Final = Details(
 ANOMALIES: Final = replace(
     CLEAN,
     writers=[writer(1, "billing", WriterFate.DEAD), writer(2, "billing", WriterFate.LIVE), writer(3, "mail", WriterFate.ENDED)],
-    books=[
-        Book(partition(0), 0, 500, True, {ONCE: 470, LOST: 4, MULTI: 6, DEAD: 12, STUCK: 1}, {NEVER: 5}, 2),
-        Book(partition(1), 20, 520, False, {ONCE: 500}, {}, 0),
-        Book(partition(0, "mail", HOSTILE), 0, 10, False, {ONCE: 10}, {}, 0),
+    accounts=[
+        PartitionAccount(partition(0), 0, 500, True, {ONCE: 470, LOST: 4, MULTI: 6, DEAD: 12, STUCK: 1}, {NEVER: 5}, 2),
+        PartitionAccount(partition(1), 20, 520, False, {ONCE: 500}, {}, 0),
+        PartitionAccount(partition(0, "mail", HOSTILE), 0, 10, False, {ONCE: 10}, {}, 0),
     ],
     tallies=[
         Tally("billing", "bill", "orders", ONCE, Flag(0), 970),
@@ -135,9 +135,9 @@ ANOMALIES: Final = replace(
     doubtful=[Finding("billing", "bill", "orders", 0, at, MAYBE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in (30, 31, 32)],
     missing=[Missing("billing", "orders", 0, 60, 65, NEVER)],
     logical=[LogicalFinding("billing", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)],
-    retry_books=[
-        RetryBook("billing", "bill", "orders", 1, dict(zip(CopyFate, (90, 2, 1, 3, 4), strict=True))),
-        RetryBook("mail", HOSTILE, HOSTILE, 12, dict(zip(CopyFate, (0, 1, 0, 0, 0), strict=True))),
+    retry_accounts=[
+        RetryAccount("billing", "bill", "orders", 1, dict(zip(CopyFate, (90, 2, 1, 3, 4), strict=True))),
+        RetryAccount("mail", HOSTILE, HOSTILE, 12, dict(zip(CopyFate, (0, 1, 0, 0, 0), strict=True))),
     ],
     dead_letters=[DeadLetters("billing", "bill", "undecodable", 3), DeadLetters("billing", "bill", "max-reconsume-times", 9)],
     delays=[Delays("billing", "bill", {-40: 1, 510: 4, 1200: 1, 64_000: 1}), Delays("mail", HOSTILE, {700: 2})],
@@ -164,7 +164,7 @@ INCONCLUSIVE: Final = replace(
         ],
         time=Buckets(NOW - 90 * SECOND, 30 * SECOND, 3),
     ),
-    books=[Book(partition(0), 0, 500, False, {ONCE: 480}, {UNKNOWN: 20}, 0)],
+    accounts=[PartitionAccount(partition(0), 0, 500, False, {ONCE: 480}, {UNKNOWN: 20}, 0)],
     tallies=[Tally("billing", "bill", "orders", ONCE, Flag(0), 480)],
     missing=[Missing("billing", "orders", 0, 480, 500, UNKNOWN)],
     delays=[],
@@ -189,7 +189,7 @@ DOUBT: Final = replace(REPEATED, tallies=REPEATED.tallies[:2])
 
 PRODUCED: Final = replace(
     CLEAN,
-    books=[Book(partition(0), 5, 500, False, {ONCE: 490}, {Verdict.LOST_PRODUCED: 2, Verdict.RETENTION_LOSS: 3}, 0)],
+    accounts=[PartitionAccount(partition(0), 5, 500, False, {ONCE: 490}, {Verdict.LOST_PRODUCED: 2, Verdict.RETENTION_LOSS: 3}, 0)],
     missing=[
         Missing("billing", "orders", 0, 2, 4, Verdict.LOST_PRODUCED), Missing("billing", "orders", 0, 60, 62, Verdict.LOST_PRODUCED),
         Missing("billing", "orders", 0, 70, 73, Verdict.RETENTION_LOSS),
@@ -197,7 +197,7 @@ PRODUCED: Final = replace(
     produced=Production(
         "/outbox.parquet",
         [
-            ProducedBook(
+            ProducedAccount(
                 partition(0),
                 {
                     Account.HANDLED: 480, Account.LOST_PRODUCED: 2, Account.LOST_BEFORE_START: 2, Account.EXPLAINED: 3,
@@ -219,7 +219,7 @@ ORPHANED: Final = replace(
     produced=Production(
         "/outbox.parquet",
         [
-            ProducedBook(
+            ProducedAccount(
                 partition(0),
                 {account: 490 if account is Account.HANDLED else 0 for account in Account if account is not Account.ORPHAN},
                 10,

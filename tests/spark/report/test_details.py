@@ -16,7 +16,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import WriterFate, establish
 from ackwise.spark.fold.gaps import Hole
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.report.earlier import earlier_runs
 from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import GROWTH, NEGATIVE, Latency
@@ -116,12 +116,15 @@ def test_earlier_runs_are_those_beside_it_on_the_same_folders(tmp_path: Path) ->
 
 
 def test_a_page_on_two_hundred_partitions_where_much_went_wrong_is_below_half_a_megabyte() -> None:
-    books = [Book(partition(n), 0, 100_000, False, {ONCE: 99_000, LOST: 900, DEAD: 50, UNKNOWN: 50}, {}, 0) for n in range(200)]
+    accounts = [
+        PartitionAccount(partition(n), 0, 100_000, False, {ONCE: 99_000, LOST: 900, DEAD: 50, UNKNOWN: 50}, {}, 0) for n in range(200)
+    ]
     strips = [
-        Strip(book, {b: {LOST: 1} if b % 2 else {UNKNOWN: 1} for b in range(160)}, range(0, 160, 9), range(0, 160, 9)) for book in books
+        Strip(account, {b: {LOST: 1} if b % 2 else {UNKNOWN: 1} for b in range(160)}, range(0, 160, 9), range(0, 160, 9))
+        for account in accounts
     ]
     details = replace(DETAILS, strips=strips, stories=[*DETAILS.stories] * 25, exports=[*DETAILS.exports] * 70)
-    report = replace(ANOMALIES, books=books, details=details, writers=[*ANOMALIES.writers] * 70, findings=[*ANOMALIES.findings] * 10)
+    report = replace(ANOMALIES, accounts=accounts, details=details, writers=[*ANOMALIES.writers] * 70, findings=[*ANOMALIES.findings] * 10)
     page = render(report)
     assert (len(page.encode()) < 500_000, page.count('class="strip"')) == (True, 60)
     assert "And 140 more partitions with fewer anomalies" in page

@@ -14,8 +14,8 @@ from ackwise.spark.advice import ADVICE
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.fold.gaps import Hole
-from ackwise.spark.judge.accounts import Production, Unsent
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
+from ackwise.spark.judge.production import Production, Unsent
 from ackwise.spark.report.page.sentences import produced_sentences
 from ackwise.spark.report.report import Finding, LogicalFinding, Missing, RunReport, Tally
 from ackwise.spark.report.summary import to_json
@@ -87,8 +87,8 @@ def test_every_verdict_and_flag_has_a_meaning_and_whatever_makes_the_exit_code_o
 
 
 def test_offsets_without_events_count_as_much_as_messages() -> None:
-    book = Book(PARTITION, 0, 5, False, {Verdict.EXACTLY_ONCE: 3}, {Verdict.NEVER_SEEN: 2}, 0)
-    report = replace(with_messages(Verdict.EXACTLY_ONCE), books=[book])
+    account = PartitionAccount(PARTITION, 0, 5, False, {Verdict.EXACTLY_ONCE: 3}, {Verdict.NEVER_SEEN: 2}, 0)
+    report = replace(with_messages(Verdict.EXACTLY_ONCE), accounts=[account])
     assert (report.anomalies, report.exit_code) == (2, ExitCode.ANOMALIES)
     assert dict(report.verdicts) == {Verdict.NEVER_SEEN: 2, Verdict.EXACTLY_ONCE: 3}
 
@@ -97,7 +97,7 @@ FULL = replace(
     with_messages(Verdict.LOST, Flag.HAD_FAILURES),
     as_of=1_767_225_600_000_000,
     writers=[Writer(0xAB, "w1", ("c", "g"), 0, 1_767_225_600_000_000, 9, "before_settle", WriterFate.DEAD, False)],
-    books=[Book(PARTITION, 0, 6, True, {Verdict.LOST: 3}, {Verdict.NEVER_SEEN: 2}, 1)],
+    accounts=[PartitionAccount(PARTITION, 0, 6, True, {Verdict.LOST: 3}, {Verdict.NEVER_SEEN: 2}, 1)],
     findings=[
         Finding("g", "bill", "orders", 0, offset, Verdict.LOST, Flag.HAD_FAILURES, 1, "FAILED", 1_767_225_600_000_000)
         for offset in (3, 4, 9)
@@ -112,7 +112,7 @@ def test_json_names_verdicts_flags_and_times() -> None:
     found = json.loads(to_json(FULL))
     assert (found["schema_version"], found["exit_code"], found["as_of"]) == (1, 1, "2026-01-01T00:00:00.000+00:00")
     assert found["verdicts"] == {"LOST": 3, "NEVER_SEEN": 2}
-    assert found["books"][0] | {"cluster": "c", "topic_id": ""} == {
+    assert found["accounts"][0] | {"cluster": "c", "topic_id": ""} == {
         "cluster": "c", "group": "g", "topic": "orders", "topic_id": "", "partition": 0, "start": 0, "committed": 6, "offsets": 6,
         "verdicts": {"LOST": 3, "NEVER_SEEN": 2}, "gaps": 1, "balance": 0, "rewound": True,
     }  # fmt: skip
@@ -121,7 +121,7 @@ def test_json_names_verdicts_flags_and_times() -> None:
     assert found["writers"][0]["fate"] == "dead"
 
 
-def test_the_tables_show_books_first_and_neighbours_as_a_range() -> None:
+def test_the_tables_show_accounts_first_and_neighbours_as_a_range() -> None:
     text = printed(FULL)
     assert text.index("Accounts") < text.index("Verdicts") < text.index("To look at")
     assert "3–4, 9" in text
@@ -181,7 +181,7 @@ def test_what_was_produced_is_printed_and_counted() -> None:
     assert "ORPHAN_CONSUMED: 10 records consumed, though nobody says that they were produced" in text
     assert (PRODUCED.anomalies, PRODUCED.exit_code, PRODUCED.verdicts[Verdict.LOST_PRODUCED]) == (9, ExitCode.ANOMALIES, 4)
     found = json.loads(to_json(PRODUCED))["produced"]
-    assert found["books"][0] | {"cluster": "c", "topic_id": ""} == {
+    assert found["accounts"][0] | {"cluster": "c", "topic_id": ""} == {
         "cluster": "c", "group": "billing", "topic": "orders", "topic_id": "", "partition": 0, "produced": 495, "handled": 480, "lost": 2,
         "lost_before_start": 2, "explained": 3, "waiting": 7, "earlier": 1, "orphans": 10,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The whole circle on a real broker: messages that were lost in every way, a plan, what it sends, and books that are clean again."""
+"""The whole circle on a real broker: messages that were lost in every way, a plan, what it sends, and accounts that are clean again."""
 
 from __future__ import annotations
 

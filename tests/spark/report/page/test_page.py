@@ -27,11 +27,11 @@ from tests.spark.report.reports import (
 )
 
 from ackwise.spark.advice import ADVICE, said
-from ackwise.spark.judge.books import Book
+from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.report.page.answers import headline, loss, repeat
 from ackwise.spark.report.page.render import render
 from ackwise.spark.report.page.sentences import (
-    books_sentence,
+    accounts_sentence,
     outcome,
     redriven_sentences,
     subject,
@@ -144,15 +144,15 @@ def test_the_answers_follow_the_verdict_and_the_flag() -> None:
         assert (report.exit_code, loss(report).answer) == (3, "Not known")
 
 
-def test_books_that_do_not_balance_say_so_first() -> None:
-    book = CLEAN.books[0]
-    report = replace(CLEAN, books=[Book(book.partition, 0, 600, False, book.messages, {}, 1)])
-    assert books_sentence(report.books) == ("1 of 1 partition does not balance. Nothing on this page can be relied on.", "bad")
+def test_accounts_that_do_not_balance_say_so_first() -> None:
+    account = CLEAN.accounts[0]
+    report = replace(CLEAN, accounts=[PartitionAccount(account.partition, 0, 600, False, account.messages, {}, 1)])
+    assert accounts_sentence(report.accounts) == ("1 of 1 partition does not balance. Nothing on this page can be relied on.", "bad")
     assert "orders/0 | 0 | 600 | 600 | 100 |" in lines(render(report))
 
 
 def test_many_partitions_are_cut_short_with_a_word() -> None:
-    many = replace(CLEAN, books=[CLEAN.books[0]] * 250)
+    many = replace(CLEAN, accounts=[CLEAN.accounts[0]] * 250)
     assert "And 50 more partitions in summary.json." in render(many)
 
 

@@ -1,4 +1,4 @@
-"""Books that add up, and books that do not. Needs no Spark."""
+"""Accounts that add up, and accounts that do not. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.spark.reconciling import AS_OF, reconciled, root_of
 
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import ROLES, Committed, establish
-from ackwise.spark.judge.books import UnbalancedBooks, check, keep
+from ackwise.spark.judge.accounts import UnbalancedAccounts, check, keep
 from ackwise.spark.vocabulary import Verdict
 
 FACTS = establish(
@@ -21,30 +21,30 @@ FACTS = establish(
 COMMITS = {7: Committed(7, 20, None, ((18, 20),)), 8: Committed(8, 5, None), 9: Committed(9, 5, None)}
 
 
-def test_books_are_kept_for_sources_whose_first_offset_is_known() -> None:
-    (book,) = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, 7)], {7: {"GAP": 2, "LOST": 1, "NEVER_SEEN": 0}})
-    assert (book.partition.topic, book.start, book.committed, book.expected) == ("orders", 10, 20, 10)
-    assert dict(book.verdicts) == {Verdict.LOST: 1, Verdict.EXACTLY_ONCE: 7}
-    assert (book.gaps, book.rewound, book.balance) == (2, True, 0)
-    check([book])
+def test_accounts_are_kept_for_sources_whose_first_offset_is_known() -> None:
+    (account,) = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, 7)], {7: {"GAP": 2, "LOST": 1, "NEVER_SEEN": 0}})
+    assert (account.partition.topic, account.start, account.committed, account.expected) == ("orders", 10, 20, 10)
+    assert dict(account.verdicts) == {Verdict.LOST: 1, Verdict.EXACTLY_ONCE: 7}
+    assert (account.gaps, account.rewound, account.balance) == (2, True, 0)
+    check([account])
 
 
 @pytest.mark.parametrize(("counted", "balance"), [(9, r"\+1"), (12, "-2")])
 def test_an_offset_that_is_missing_or_counted_twice_is_refused(counted: int, balance: str) -> None:
-    books = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, counted)], {})
-    with pytest.raises(UnbalancedBooks, match=f"orders/0 of group g: 10 offsets from 10 to 20, and {balance} of them"):
-        check(books)
+    accounts = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, counted)], {})
+    with pytest.raises(UnbalancedAccounts, match=f"orders/0 of group g: 10 offsets from 10 to 20, and {balance} of them"):
+        check(accounts)
 
 
-def test_books_that_do_not_add_up_end_the_run_and_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_that_do_not_add_up_end_the_run_and_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, 9)], {})
     monkeypatch.setattr("ackwise.spark.job.keep", lambda *arguments: wrong)
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
     result = reconciled(root, "--as-of", AS_OF, "--out", tmp_path / "out")
-    assert isinstance(result.exception, UnbalancedBooks), result.output
+    assert isinstance(result.exception, UnbalancedAccounts), result.output
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
 def test_a_commit_before_the_first_offset_leaves_nothing_to_account_for() -> None:
-    (book,) = keep(FACTS, {7: Committed(7, 4, None)}, [], {})
-    assert (book.expected, book.balance) == (0, 0)
+    (account,) = keep(FACTS, {7: Committed(7, 4, None)}, [], {})
+    assert (account.expected, account.balance) == (0, 0)

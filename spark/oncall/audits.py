@@ -1,4 +1,4 @@
-"""The books of earlier runs of `ackwise reconcile`, as the `summary.json` of each has them."""
+"""Earlier runs of `ackwise reconcile`, as the `summary.json` of each describes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ackwise.spark.report.report import PAGE
 
-__all__ = ["Books", "Finding", "books_below", "page_of"]
+__all__ = ["Audit", "Finding", "audits_below", "page_of"]
 
 #: Runs that are shown, and folders that are opened: names of runs sort by time.
 _MOST: Final = 12
@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class Audit:
     """One run."""
 
     folder: Path
@@ -62,13 +62,13 @@ class Books:
         return (self.folder / PAGE).is_file()
 
 
-def books_below(folder: Path) -> tuple[list[Books], list[str]]:
+def audits_below(folder: Path) -> tuple[list[Audit], list[str]]:
     """Return the last runs in `folder`, or the one whose folder it is, the newest first; and a sentence on each that can't be read."""
     try:
         below = sorted((path for path in folder.iterdir() if (path / _SUMMARY).is_file()), key=lambda path: path.name)[-_OPENED:]
     except OSError as error:
-        return [], [f"{folder} can't be listed ({error.strerror}), so no books are shown"]
-    found: list[Books] = []
+        return [], [f"{folder} can't be listed ({error.strerror}), so no audits are shown"]
+    found: list[Audit] = []
     problems: list[str] = []
     for path in [folder] if (folder / _SUMMARY).is_file() else below:
         try:
@@ -77,22 +77,22 @@ def books_below(folder: Path) -> tuple[list[Books], list[str]]:
             problems.append(f"{path / _SUMMARY} can't be read: {error.strerror}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             problems.append(f"{path / _SUMMARY} is not what ackwise reconcile writes, and is passed over")
-    return sorted(found, key=lambda books: (books.as_of, books.name), reverse=True)[:_MOST], problems
+    return sorted(found, key=lambda audit: (audit.as_of, audit.name), reverse=True)[:_MOST], problems
 
 
-def page_of(books: Books) -> bytes:
+def page_of(audit: Audit) -> bytes:
     """Return its page for people. Raises `OSError`."""
-    return (books.folder / PAGE).read_bytes()
+    return (audit.folder / PAGE).read_bytes()
 
 
-def _read(folder: Path) -> Books:
+def _read(folder: Path) -> Audit:
     with (folder / _SUMMARY).open("rb") as file:
         text = file.read(_SIZE + 1)
     if len(text) > _SIZE:
         raise ValueError("too large")
     said: dict[str, Any] = json.loads(text)
     plan = said.get("plan") or {"actions": {}}
-    return Books(
+    return Audit(
         folder,
         str(said["as_of"] or ""),
         int(said["exit_code"]),
