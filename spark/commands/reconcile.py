@@ -11,6 +11,7 @@ import typer
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
+from ackwise.spark.commands.interrupting import interruptible
 from ackwise.spark.commands.options import EngineName, Format
 from ackwise.spark.commands.progress import Progress
 from ackwise.spark.commands.run import Request, check, examine, new_run_id, run
@@ -70,7 +71,8 @@ def reconcile(
     request = Request(events, config, produced, claims, brokers, asked, engine_of(master, driver_memory, conf or ()))
     chosen = Format.JSON if as_json else output
     if check_cluster:
-        typer.echo(_check_cluster(request))
+        with interruptible():
+            typer.echo(_check_cluster(request))
         return
     following = {
         "--topic": topic,
@@ -86,7 +88,8 @@ def reconcile(
         raise typer.Exit(follow(request, out, since, as_of, topic, client_config, every or "1m", fail_fast, webhook, metrics, chosen))
     if alone := [name for name, value in following.items() if value is not None]:
         raise ConfigurationError(f"{alone[0]} is an option of --follow; add that, or leave {alone[0]} out")
-    report = _once(request, out)
+    with interruptible():
+        report = _once(request, out)
     _print(report, chosen)
     raise typer.Exit(int(report.exit_code))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -146,7 +149,14 @@ def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], N
                     progress("done")
                     return report
     except OSError as error:
-        raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
+        raise AckwiseError(f"{_worded(error, folder)}; nothing was concluded") from error
+
+
+def _worded(error: OSError, folder: Path) -> str:
+    if error.errno == errno.ENOSPC:
+        return f"{error.filename or folder}: no space left on the device; make room there, or give another folder to --out"
+    # Arrow puts names of its own functions into `strerror`.
+    return f"{error.filename or folder}: {os.strerror(error.errno) if error.errno else error}"
 
 
 @contextmanager
@@ -170,7 +180,7 @@ def _read(table: ClaimTable, session: SparkSession, chosen: Computing, progress:
 
 @contextmanager
 def _prepared(folder: Path) -> Iterator[None]:
-    """Make the folder to write to, and remove an earlier run's conclusions; after a failure, remove it if it is empty."""
+    """Make the folder to write to, and remove an earlier run's conclusions; after a failure, remove what was made."""
     made: list[Path] = []
     try:
         made += [path for path in (folder, *folder.parents) if not path.exists()]
@@ -185,7 +195,9 @@ def _prepared(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for path in made:
+        if folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in made[1:]:
             with suppress(OSError):
                 path.rmdir()
         raise

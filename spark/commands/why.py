@@ -13,6 +13,7 @@ import typer
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.commands import options
+from ackwise.spark.commands.interrupting import interruptible
 from ackwise.spark.config import ReconcileConfig
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def why(
     missing that would tell.
     """
     config = options.config_of(as_of=as_of, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention)
-    answer = _ask(message, events, config, namespace, brokers)
+    with interruptible():
+        answer = _ask(message, events, config, namespace, brokers)
     from ackwise.spark.why.output import show, to_json
 
     if as_json:
