@@ -50,20 +50,20 @@ def _resent(text: str, step: Action) -> Advice:
 #: By the name of a verdict, a flag or a finding. What is not here needs nothing to be done.
 ADVICE: Final = {
     "LOST": _resent("Send the origin record{s} again.", Action.REDELIVER),
-    "LOST_PRODUCED": _resent("Produced, and passed by by the group: send the origin record{s} again.", Action.REDELIVER),
+    "LOST_PRODUCED": _resent("Produced, and never received by the group: send the origin record{s} again.", Action.REDELIVER),
     "NEVER_SEEN": _resent(
-        "Fetch {this} offset{s}. If the broker has nothing there, some other worker of the group read the topic; else send the "
+        "Fetch {this} offset{s}. If the broker has nothing there, another worker of the group read the topic; otherwise send the "
         "record{s} again.",
         Action.PROBE,
     ),
     "RETENTION_LOSS": Advice(
         "The topic no longer has {it}: produce {it} again from the source, and let the topic keep its records for longer than the group "
-        "may be away.",
+        "may be stopped.",
         Action.REVIEW,
     ),
     "RETRY_LOST": _resent("Send the origin record{s} again.", Action.REDELIVER),
     "PHANTOM_SUPPRESSED": _resent(
-        "The store remembers what nobody did: remove {its} key{s} from it, then send the record{s} again.", Action.REPLAY
+        "The store says “done”, and no run did {it}: remove {its} key{s} from it, then send the record{s} again.", Action.REPLAY
     ),
     "STUCK": _resent("See whether {its} partition{s} {is} consumed at all; the next delivery runs {it}.", Action.RELEASE),
     "MULTI_EXECUTED": Advice(
@@ -75,7 +75,7 @@ ADVICE: Final = {
     "RETRYING": Advice("Wait until it is due."),
     "PENDING": Advice("Wait; if the partition has no worker, start one."),
     "DEAD_LETTERED": Advice(
-        "Look at the cause{s} with ackwise dlq list, mend {it}, and send again what should still be done with ackwise dlq redrive; a new "
+        "Look at the cause{s} with ackwise dlq list, fix {it}, and send again what should still be done with ackwise dlq redrive; a new "
         "record with the same dedup key is dropped as a duplicate until the store's retention is over.",
         tells="ackwise dlq list {letters}",
         mends=_REDRIVE,
@@ -86,11 +86,11 @@ ADVICE: Final = {
         mends=_REDRIVE,
     ),
     "DROPPED": Advice(
-        "Mend the cause, and bring this instance up to date in your own way, such as by a restart that loads everything anew; the other "
-        "instances have outcomes of their own."
+        "Fix the cause, and bring this instance up to date in your own way, such as by a restart that loads everything again; the other "
+        "instances have their own outcomes."
     ),
     "COMMITTED_PAST": Advice(
-        "Nobody will deliver {it} again: unless the next run finds {it} done, send the origin record{s} again.", mends=_APPLY
+        "Kafka will not deliver {it} again: unless the next audit finds {it} done, send the origin record{s} again.", mends=_APPLY
     ),
     "AMBIGUOUS_EXEC": Advice(
         "Perhaps run more than once: look up the effect{s} in your own system, by {its} key{s}, and undo what is there twice."
@@ -111,18 +111,18 @@ ADVICE: Final = {
         "none. The table “produced” has the offset{s}."
     ),
     "PARKED": Advice(
-        "Mend the cause that “ackwise outbox show” names, then requeue {it} with the command{s} of the plan.", Action.REQUEUE, tells=_SHOW
+        "Fix the cause that “ackwise outbox show” names, then requeue {it} with the command{s} of the plan.", Action.REQUEUE, tells=_SHOW
     ),
     "PRODUCE_FAILED": Advice("The sender had an error and decided what to do. The table “produced” has the id{s}.", tells=""),
     "PUBLISH_UNKNOWN": Advice(_FIND, tells="", mends=_FOUND),
     "DONE_UNSEEN": Advice(
         "See in your own system whether it was done. If not, delete the row{s} in the store, and send the record{s} again."
     ),
-    "FORGOTTEN": Advice("Look who empties the table, or restored an older one."),
+    "FORGOTTEN": Advice("Find out what empties the table, or who restored an older one."),
     "UNMARKED": Advice("Nothing, if the worker was killed; the flags of a message say whether it may have been run twice."),
     "UNRECORDED": Advice("Nothing: the next delivery of {it} is not run, and records that the first was."),
-    "LEFT_OPEN": Advice("Nothing: the next delivery takes {it} over. Whether there will be one, the verdict says."),
-    UNREADABLE: Advice("Mend or restore the file{s} named under “Evidence”, and run reconcile again.", tells="", mends=_AGAIN),
+    "LEFT_OPEN": Advice("Nothing: the next delivery takes {it} over. The verdict says whether there will be one."),
+    UNREADABLE: Advice("Repair or restore the file{s} named under “Evidence”, and run reconcile again.", tells="", mends=_AGAIN),
 }
 #: The step of the repair plan for each kind; the others need none.
 PLANNED: Final = {name: advice.step for name, advice in ADVICE.items() if advice.step is not None}
@@ -131,7 +131,7 @@ STEP_MEANINGS: Final = {
     Action.REDELIVER: "copies of the origin records go to the group’s retry topic",
     Action.PROBE: "copies of what the broker has there go to the group’s retry topic; where it has nothing, all is well",
     Action.RELEASE: "a copy goes to the retry topic, once the dead worker’s claim is taken from it; one whose lease runs is left alone",
-    Action.REPLAY: "a copy goes to the retry topic with a replay id, past a claim that says “done” though nobody did it",
+    Action.REPLAY: "a copy goes to the retry topic with a replay id, past a claim that says “done” though no run did it",
     Action.VERIFY: "the store is asked, and what it does not know as done is sent again",
     Action.REQUEUE: "the command in the step lets the relay send parked rows of an outbox; “plan apply” does nothing with them",
     Action.REVIEW: "nothing by itself: people decide",

@@ -136,7 +136,7 @@ class Flag(enum.IntFlag):
     ATTEMPT_HOLE = 256
     """There are no events of one of its attempts."""
     NEG_LATENCY = 512
-    """It was done before it was begun, by the clocks."""
+    """It was done before it was started, by the clocks."""
     BEYOND_TTL = 1024
     """Logical level: the runs are further apart than the store remembers."""
     REWOUND = 2048
@@ -144,7 +144,7 @@ class Flag(enum.IntFlag):
     PROVISIONAL = 4096
     """Events that would mend it may still come: it is younger than files may be late."""
     RECREATED = 8192
-    """Two records had its coordinates, since the topic was made anew: its events mix both."""
+    """Two records had its coordinates, since the topic was made again: its events mix both."""
     RAN_CANCELLED = 16384
     """It was cancelled while it waited, and ran all the same."""
     TIMED_OUT = 32768
@@ -228,38 +228,38 @@ MEANINGS: Final = {
     Verdict.NEVER_SEEN: "committed past without having been received",
     Verdict.RETENTION_LOSS: "deleted by the broker before it was received",
     Verdict.RETRY_LOST: "sent back, and its copy is nowhere",
-    Verdict.PHANTOM_SUPPRESSED: "suppressed as done, and nobody did it",
+    Verdict.PHANTOM_SUPPRESSED: "suppressed as done, and no run did it",
     Verdict.STUCK: "claimed by a worker that died, and not taken up since",
-    Verdict.MULTI_EXECUTED: "run with success more than once",
+    Verdict.MULTI_EXECUTED: "ran successfully more than once",
     Verdict.UNKNOWN_EXPORT_GAP: "the events that would say are missing",
     Verdict.IN_FLIGHT: "being run",
     Verdict.RETRYING: "sent back, to be delivered again",
-    Verdict.PENDING: "received, and not begun",
+    Verdict.PENDING: "received, and not started",
     Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
-    Verdict.MAYBE_TWICE: "run with success, and perhaps more than once",
+    Verdict.MAYBE_TWICE: "ran successfully, and perhaps more than once",
     Verdict.DEAD_LETTERED: "in the dead-letter topic",
     Verdict.SUPPRESSED_BY_DEAD: "not run: its key is that of a dead letter",
     Verdict.DROPPED: "failed, and dropped by an instance that broadcasts",
     Verdict.SKIPPED: "skipped on purpose",
     Verdict.CANCELLED: "cancelled while it waited to come back",
     Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
-    Verdict.EXACTLY_ONCE: "run with success, once",
+    Verdict.EXACTLY_ONCE: "ran successfully, once",
 }
 FLAG_MEANINGS: Final = {
     Flag.COMMITTED_PAST: "still open, and the group has committed past it",
-    Flag.AMBIGUOUS_EXEC: "somebody else may have run it and died",
+    Flag.AMBIGUOUS_EXEC: "another worker may have run it and died",
     Flag.UNCLAIMED: "run without a claim",
-    Flag.REPEATED: "run with success again, without a claim",
+    Flag.REPEATED: "ran successfully again, without a claim",
     Flag.HAD_FAILURES: "a run of it failed",
     Flag.RETRIED: "sent back at least once",
     Flag.RESCUED_FROM_DLQ: "a dead letter that was run as well",
     Flag.DUP_AND_OK: "delivered again after it was done",
     Flag.ATTEMPT_HOLE: "no events of one of its attempts",
-    Flag.NEG_LATENCY: "done before it was begun, by the clocks",
+    Flag.NEG_LATENCY: "done before it was started, by the clocks",
     Flag.BEYOND_TTL: "further apart than the store remembers",
-    Flag.REWOUND: "the group went back behind it after it had committed past it",
-    Flag.PROVISIONAL: "events that would mend it may still come",
-    Flag.RECREATED: "two records had its coordinates: the topic was made anew",
+    Flag.REWOUND: "the group went back to before it after it had committed past it",
+    Flag.PROVISIONAL: "events that would explain it may still come",
+    Flag.RECREATED: "two records had its coordinates: the topic was made again",
     Flag.RAN_CANCELLED: "cancelled, and ran all the same",
     Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
     Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",
@@ -268,8 +268,8 @@ FLAG_MEANINGS: Final = {
 }
 PRODUCED_MEANINGS: Final = {
     ProducedVerdict.NOT_PUBLISHED: "to be produced, and long without coordinates",
-    ProducedVerdict.ORPHAN_CONSUMED: "consumed, though nobody says that they were produced",
-    ProducedVerdict.PARKED: "parked in an outbox, to be requeued by somebody",
-    ProducedVerdict.PRODUCE_FAILED: "not sent, and their sender was told",
+    ProducedVerdict.ORPHAN_CONSUMED: "consumed, though no event says that they were produced",
+    ProducedVerdict.PARKED: "parked in an outbox, to be requeued by hand",
+    ProducedVerdict.PRODUCE_FAILED: "not sent, and their sender had an error",
     ProducedVerdict.PUBLISH_UNKNOWN: "to be produced, and the events are missing that would say whether they were",
 }

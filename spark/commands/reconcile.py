@@ -54,15 +54,12 @@ def reconcile(
     conf: options.Conf = None,
     check_cluster: options.CheckCluster = False,
 ) -> None:
-    """Prove from the exported events what became of every message: as tables, and as a page whose path is printed last.
+    """Read the events of all workers and report what happened to every message: tables here, and a page whose path is printed last.
 
-    Where a worker died before it could say whether it had run a message, nobody can prove that it ran once: such messages
-    are counted and listed as in doubt.
+    A worker that was killed may have run messages without recording it. They are counted and listed as [bold]in doubt[/bold].
 
-    With [bold]--follow[/bold] it does so again and again until Ctrl-C, and names what is new.
-
-    Exit code 0: no anomaly. 1: anomalies; with --strict also messages in doubt, dropped, or not run since their key is that of a
-    dead letter. 2: it could not be done. 3: no anomaly, but events are missing that could show one.
+    Exit code 0: no anomaly. 1: anomalies; with --strict also doubts. 2: it could not run; one sentence says why. 3: no anomaly, but
+    events are missing that could show one.
     """
     judging = options.config_of(
         as_of=as_of, since=since, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention

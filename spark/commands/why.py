@@ -35,22 +35,18 @@ def why(
     brokers: options.Brokers = None,
     as_of: options.AsOf = None,
     grace: options.Grace = "1m",
-    lateness: Annotated[
-        str, typer.Option(metavar="DURATION", help="How late events may come to the folders: until then an anomaly is provisional.")
-    ] = "0s",
+    lateness: options.Lateness = "0s",
     writer_timeout: options.WriterTimeout = "10m",
     lease: options.Lease = None,
     retention: options.Retention = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Tell what became of one message: each attempt, by whom and when, its verdict with the reason, and what to do.
+    """Show the story of one message: each attempt, by which worker and when, the verdict with its reason, and what to do.
 
-    The message is named by where the producer's record is, by where a copy of it is on the retry topic, by its key for
-    deduplication, or by the id that its producer or outbox gave it: then its life begins with what was stored and sent.
-    Other records of the same key are listed. It is the verdict of [bold]reconcile[/bold], without Spark.
+    Name the message by topic/partition/offset of its record or of a copy on the retry topic, by its key for deduplication, or by the
+    id that its producer or outbox gave it. Other records of the same key are listed. The verdict is that of [bold]reconcile[/bold].
 
-    Exit code 0: nothing is wrong with it. 1: an anomaly. 2: no event is about it, or it could not be done. 3: events are
-    missing that would tell.
+    Exit code 0: nothing is wrong. 1: an anomaly. 2: no event is about it, or it could not run. 3: events are missing that would tell.
     """
     config = options.config_of(as_of=as_of, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention)
     with interruptible():

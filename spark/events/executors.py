@@ -45,8 +45,8 @@ class Executors(NamedTuple):
 
     def __str__(self) -> str:
         packages = ", ".join(f"{name} {number}".rstrip() for name, number in self.versions.items())
-        where = f"{self.processes} executor{'s' * (self.processes != 1)} on {', '.join(self.hosts)}"
-        return f"{where} have what they need: Python {self.python} with {packages}; {self.tasks} tasks read the event files"
+        found = "1 executor has what it needs" if self.processes == 1 else f"{self.processes} executors have what they need"
+        return f"{found} on {', '.join(self.hosts)}: Python {self.python} with {packages}; {self.tasks} tasks read the event files"
 
 
 def check_executors(spark: SparkSession, files: Sequence[Path]) -> Executors:

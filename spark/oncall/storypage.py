@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_EVENTS", "story_link", "story_page"]
 
 #: The sentence in the place of what only events can tell.
-NO_EVENTS: Final = "no folder of events is known, so no story can be told: give Events a folder, or --events DIR to ackwise ui"
+NO_EVENTS: Final = "no folder of events is known, so there is no story to show: give Events a folder, or --events DIR to ackwise ui"
 
 _TONES: Final = {ExitCode.CLEAN: "good", ExitCode.ANOMALIES: "bad", ExitCode.INCONCLUSIVE: "doubt"}
 

@@ -50,7 +50,9 @@ def _named(writers: Sequence[Writer]) -> str:
     return f"{named} and {len(writers) - _NAMED:,} more" if len(writers) > _NAMED else named
 
 
-def query(output: str) -> str:
-    """Return Spark SQL that finds all of them in the tables below `output`."""
+def query(report: RunReport) -> str:
+    """Return SQL that finds all of them in the tables, for the engine that judged, and the name of its language."""
     conditions = " OR ".join(f"array_contains(flags, '{flag.name}')" for flag in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED))
-    return f"SELECT * FROM parquet.`{output}/verdicts` WHERE {conditions}"
+    is_spark = report.engine == "spark"
+    table = f"parquet.`{report.output}/verdicts`" if is_spark else f"'{report.output}/verdicts/*.parquet'"
+    return f"{'Spark SQL' if is_spark else 'DuckDB'}: SELECT * FROM {table} WHERE {conditions}"

@@ -231,7 +231,7 @@ class RunReport:
         repeated = sum(tally.messages for tally in of_it if Flag.REPEATED in tally.flags)
         ambiguous = sum(tally.messages for tally in of_it if tally.is_ambiguous)
         parts = [*([f"{ambiguous:,} in doubt"] if ambiguous else []), *([f"{repeated:,} run again"] if repeated else [])]
-        return f"run with success, and perhaps more than once: {' and '.join(parts)}"
+        return f"ran successfully, and perhaps more than once: {' and '.join(parts)}"
 
     @property
     def anomalies(self) -> int:

@@ -19,6 +19,7 @@ from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.todo import ToDo, todo
+from ackwise.spark.report.words import counted
 from ackwise.spark.storeclaims.findings import CLAIM_ANOMALIES, ClaimReport
 from ackwise.spark.vocabulary import (
     ANOMALIES,
@@ -58,7 +59,7 @@ def show(report: RunReport, console: Console) -> None:
     if report.findings or report.doubtful or report.missing:
         console.print(_findings(report))
     if report.unlisted:
-        console.print(f"[dim]{report.unlisted:,} more in doubt, in Spark SQL: {escape(query(report.output))}[/]", soft_wrap=True)
+        console.print(f"[dim]{report.unlisted:,} more in doubt, in {escape(query(report))}[/]", soft_wrap=True)
     for finding in report.logical:
         name = f"[red]{finding.verdict.name}[/]"
         console.print(f"{name}: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}", soft_wrap=True)
@@ -127,7 +128,7 @@ def _facts(report: RunReport) -> str:
     as_of = "" if report.as_of == 0 else f"as of {as_datetime(report.as_of):%Y-%m-%d %H:%M:%S} UTC; "
     sample = min(report.config.verify_sample, sum(tally.messages for tally in report.tallies))
     alike = f"up to {sample:,} messages judged once more by other means, with no difference; " if sample else ""
-    read = f"{report.files} files; engine: {report.engine}"
+    read = f"{counted(report.files, 'file')}; engine: {report.engine}"
     return f"{as_of}{read}; writers: {writers}; {alike}tables and summary.json in {escape(report.output)}"
 
 

@@ -22,7 +22,7 @@ _RULES: Final = {
     Verdict.IN_FLIGHT: "its last claim has no outcome, and the worker that has it lives, or its lease and the grace are not over",
     Verdict.RETRYING: "it was sent back, or a later attempt has no outcome yet, and its copy may still come",
     Verdict.PENDING: "it was fetched, it has no outcome yet, and the group has not committed past it",
-    Verdict.SKIPPED_BY_SEEK: "the group committed past it, nobody fetched it, and a worker jumped over it",
+    Verdict.SKIPPED_BY_SEEK: "the group committed past it, no worker fetched it, and one jumped over it",
     Verdict.DEAD_LETTERED: "its dead letter was acknowledged, and no run of it succeeded",
     Verdict.DROPPED: "it failed, and its instance broadcasts, where nothing is sent back; no run of it succeeded",
     Verdict.SKIPPED: "it was passed over on purpose, and no run of it succeeded",

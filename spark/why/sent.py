@@ -105,7 +105,7 @@ def _in_words(event: Event) -> str:
             origin = f", published{by} for {attrs['origin']}" if "origin" in attrs else ""
             return f"sent, acknowledged at {place or 'an offset that the broker did not say'}{origin}"
         case E.PRODUCE_FAILED:
-            return f"not sent, and its sender was told{because}"
+            return f"not sent, and its sender had an error{because}"
         case E.OUTBOX_STORED:
             return f"stored: {row}{because}"
         case E.OUTBOX_SENT:

@@ -252,7 +252,7 @@ def _steps_of_partition(where: Place, here: Sequence[Event], workers: Workers, a
             case E.ACCEPT_REFUSED if _covers(event, where.offset):
                 yield _step(event, workers, f"accepted offsets {_offsets(event)} too late, the share group delivers them again")
             case E.ASSIGNED:
-                begun = "" if event.get("offset") is None else f", begins at {event['offset']}"
+                begun = "" if event.get("offset") is None else f", starts at {event['offset']}"
                 yield _step(event, workers, f"was assigned {_named_partition(where)}{begun}")
             case E.REVOKED:
                 yield _step(event, workers, f"gave up {_named_partition(where)}")
@@ -275,7 +275,7 @@ def _in_words(event: Event, run: str) -> str:
             what = f"{run} started without a claim"
         case E.CLAIMED:
             lost = f", after {event['lost']} lost {'claim' if event['lost'] == 1 else 'claims'}" if event.get("lost") else ""
-            what = f"claimed for {run}{', taken over from somebody who never gave it back' if event.get('took_unreleased') else ''}{lost}"
+            what = f"claimed for {run}{', taken over from a worker that never gave it back' if event.get('took_unreleased') else ''}{lost}"
         case E.SUCCEEDED:
             what = f"{run} succeeded{took}"
         case E.FAILED:
@@ -289,11 +289,11 @@ def _in_words(event: Event, run: str) -> str:
         case E.DUP_SUPPRESSED:
             what = _suppressed(_attributes(event))
         case E.IN_FLIGHT_ELSEWHERE:
-            what = "not run: somebody else has its key claimed"
+            what = "not run: another worker has its key claimed"
         case E.SKIPPED:
             what = "skipped on purpose"
         case E.CLAIM_LOST:
-            what = f"{run} lost its claim to somebody else"
+            what = f"{run} lost its claim to another worker"
         case E.RELEASED:
             what = f"{run} was called off, or decided nothing; its claim was given back"
         case E.REDELIVERED:

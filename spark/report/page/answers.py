@@ -48,7 +48,7 @@ def loss(report: RunReport) -> Answer:
 
 
 def repeat(report: RunReport) -> Answer:
-    """Return whether a message or a key was run with success more than once."""
+    """Return whether a message or a key was ran successfully more than once."""
     question, run, keys = "Was anything done twice?", report.verdicts.get(Verdict.MULTI_EXECUTED, 0), keys_done_twice(report)
     maybe = [_sentence(ambiguous(report))] if report.ambiguous else []
     hidden = ["Events are missing, and a second run could hide there."] if report.missing_events or report.unreadable else []

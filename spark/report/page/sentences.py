@@ -104,11 +104,11 @@ def plan_sentence(plan: Summary) -> str:
     """Return how much of the repair plan is without risk."""
     safe = sum(each.offsets for each in plan.planned if each.action in SAFE)
     planned = counted(sum(each.offsets for each in plan.planned), "offset")
-    sentence = f"{NAME} beside this page says how to mend it: {safe:,} of {planned} without risk, and “ackwise plan apply” does it."
+    sentence = f"{NAME} beside this page says how to repair it: {safe:,} of {planned} without risk, and “ackwise plan apply” does it."
     if not (later := plan.provisional):
         return sentence
     it = "it" if later == 1 else "them"
-    return f"{sentence} {messages(later)} {are(later)} left out, since events that mend {it} may still come."
+    return f"{sentence} {messages(later)} {are(later)} left out, since events that explain {it} may still come."
 
 
 def redriven_sentences(report: RunReport) -> list[str]:
@@ -126,7 +126,7 @@ def findings_sentence(report: RunReport) -> str:
     number = sum(tally.messages for tally in report.tallies if tally.is_anomaly)
     is_cut = number > len(report.findings) or len(report.missing) >= report.listed
     limit = f" At most {report.listed} messages and {report.listed} ranges of offsets are listed." if is_cut else ""
-    rest = f" {counted(report.unlisted, 'more message')} in doubt, in Spark SQL: {query(report.output)}" if report.unlisted else ""
+    rest = f" {counted(report.unlisted, 'more message')} in doubt, in {query(report)}" if report.unlisted else ""
     return f"By partition, what looks alike in one row.{limit} The tables “verdicts” and “missing” beside this page have all of them.{rest}"
 
 

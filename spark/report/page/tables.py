@@ -41,7 +41,7 @@ def plan_table(report: RunReport) -> Table:
     found = [
         [head(each.action, is_code=True), number(each.steps), number(each.offsets), text(STEP_MEANINGS[each.action])] for each in planned
     ]
-    caption = "The repair plan; nothing of it is done before somebody has it applied"
+    caption = "The repair plan; nothing of it is done before it is applied"
     return Table("Repair plan", caption, ("action", "steps", "offsets", "it means"), found)
 
 
@@ -180,7 +180,7 @@ def stuck_table(report: RunReport) -> Table:
         + [number(each.ages[place]) for place in used]
         for each in stuck
     ]
-    caption = "Claims of messages that nobody has taken up since, by the worker that made them and by age"
+    caption = "Claims of messages that no worker has taken up since, by the worker that made them and by age"
     return Table("Stuck claims", caption, ("worker", "client", "all", *(labels[place] for place in used)), found, noun="workers")
 
 

@@ -125,7 +125,7 @@ def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_p
         ("REQUEUE", 7, 9, "ackwise outbox requeue postgresql://db/shop 7 8"),
         ("REDELIVER", 1, 2, None),
     ]
-    assert "PARKED: 2 records parked in an outbox, to be requeued by somebody" in result.output
+    assert "PARKED: 2 records parked in an outbox, to be requeued by hand" in result.output
 
 
 @pytest.mark.usefixtures("engine")

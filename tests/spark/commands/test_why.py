@@ -101,7 +101,7 @@ def test_a_message_id_tells_the_life_from_the_insert_to_the_effect_and_a_record_
         ("m-0", "SENT", ["EXACTLY_ONCE"], ["sent, acknowledged at orders/0/0"]),
         ("m-1", "SENT", ["LOST_PRODUCED"], [f"stored: row 1 of {box}", f"sent: row 1 of {box}, acknowledged at orders/0/1"]),
         ("m-2", "NOT_PUBLISHED", [], [f"stored: row 2 of {box}"]),
-        ("m-3", "PRODUCE_FAILED", [], ["not sent, and its sender was told"]),
+        ("m-3", "PRODUCE_FAILED", [], ["not sent, and its sender had an error"]),
         ("m-7", "PARKED", [], [f"parked: row 7 of {box}"]),
     ):
         found = told(asked_for, root, "--as-of", AS_OF)
@@ -240,7 +240,7 @@ def test_each_verdict_on_a_message_is_told_with_its_rule_and_each_anomaly_with_w
 
 def test_what_flags_ask_for_is_told_beside_the_verdict() -> None:
     assert advice_on(Verdict.EXACTLY_ONCE, Flag.HAD_FAILURES) == []
-    assert advice_on(Verdict.IN_FLIGHT, Flag.COMMITTED_PAST)[1].startswith("Nobody will deliver it again")
+    assert advice_on(Verdict.IN_FLIGHT, Flag.COMMITTED_PAST)[1].startswith("Kafka will not deliver it again")
     assert len(advice_on(Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC)) == 1
 
 

@@ -55,7 +55,8 @@ def test_executors_that_have_everything_are_counted_and_those_that_lack_somethin
     root = root_in(tmp_path / "root")
     result = reconciled(root, "--check-cluster", "--engine", "spark")
     assert result.exit_code == 0, result.exception
-    assert f"have what they need: Python {sys.version.split()[0]} with ackwise" in result.output
+    assert result.output.splitlines()[-1].startswith("1 executor has what it needs on ")
+    assert f": Python {sys.version.split()[0]} with ackwise" in result.output
     assert "16 tasks read the event files" in result.output
     assert sorted(path.name for path in root.iterdir()) == ["events"]
     monkeypatch.setattr(executors, "NEEDED", {**executors.NEEDED, "no_such_package": ("1", "")})

@@ -66,7 +66,7 @@ async def test_what_nobody_knows_is_a_sentence(root: Path, tmp_path: Path) -> No
         async with opened([story_page([folder], ReconcileConfig(), Named("billing"))]) as site:
             assert str(folder) in (await ask(site, "orders/0/0")).text
     async with opened([story_page([], ReconcileConfig(), Named("billing"))]) as site:
-        assert "no folder of events is known, so no story can be told" in (await ask(site, "orders/0/0")).text
+        assert "no folder of events is known, so there is no story to show" in (await ask(site, "orders/0/0")).text
 
 
 async def test_hostile_events_become_no_markup(tmp_path: Path) -> None:

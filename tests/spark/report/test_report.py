@@ -142,12 +142,14 @@ def test_messages_that_may_have_run_twice_are_never_called_clean_or_run_once() -
     text = printed(DOUBT, width=300)
     assert "of 3 messages it can't be told whether they ran once or twice: an earlier worker died, or lost its claim" in text
     assert "(dead workers: w1 00000000000000ab)" in text
-    assert "run with success, and perhaps more than once: 3 in doubt" in text
+    assert "ran successfully, and perhaps more than once: 3 in doubt" in text
     assert (
         "in doubt: every committed message is accounted for, but not each is known to have run once; exit code 0, or 1 with --strict"
         in text
     )
     assert "2 more in doubt, in Spark SQL: SELECT * FROM parquet.`/out/verdicts` WHERE array_contains(flags, 'AMBIGUOUS_EXEC')" in text
+    local = printed(replace(DOUBT, engine="local"), width=300)
+    assert "2 more in doubt, in DuckDB: SELECT * FROM '/out/verdicts/*.parquet' WHERE array_contains(flags, 'AMBIGUOUS_EXEC')" in local
     assert "clean" not in text
 
 
@@ -178,7 +180,7 @@ def test_what_was_produced_is_printed_and_counted() -> None:
     text = printed(PRODUCED)
     assert text.index("Accounts") < text.index("Produced, by what became of it") < text.index("Verdicts")
     assert "NOT_PUBLISHED: 2 records to be produced, and long without coordinates" in text
-    assert "ORPHAN_CONSUMED: 10 records consumed, though nobody says that they were produced" in text
+    assert "ORPHAN_CONSUMED: 10 records consumed, though no event says that they were produced" in text
     assert (PRODUCED.anomalies, PRODUCED.exit_code, PRODUCED.verdicts[Verdict.LOST_PRODUCED]) == (9, ExitCode.ANOMALIES, 4)
     found = json.loads(to_json(PRODUCED))["produced"]
     assert found["accounts"][0] | {"cluster": "c", "topic_id": ""} == {
