@@ -10,7 +10,7 @@ from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.words import hexadecimal, messages
 from ackwise.spark.vocabulary import Flag
 
-__all__ = ["ambiguous", "doubt_sentences", "query"]
+__all__ = ["ambiguous", "doubt_sentences", "how_to_find", "query"]
 
 _NAMED: Final = 3  # dead workers; the page has all of them
 
@@ -50,9 +50,13 @@ def _named(writers: Sequence[Writer]) -> str:
     return f"{named} and {len(writers) - _NAMED:,} more" if len(writers) > _NAMED else named
 
 
-def query(report: RunReport) -> str:
-    """Return SQL that finds all of them in the tables, for the engine that judged, and the name of its language."""
+def how_to_find(report: RunReport) -> str:
+    """Return `query` for the engine that judged, behind the name of its language."""
+    return f"{'Spark SQL' if report.engine == 'spark' else 'DuckDB'}: {query(report.output, report.engine)}"
+
+
+def query(output: str, engine: str) -> str:
+    """Return SQL that finds all of them in the tables below `output`."""
     conditions = " OR ".join(f"array_contains(flags, '{flag.name}')" for flag in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED))
-    is_spark = report.engine == "spark"
-    table = f"parquet.`{report.output}/verdicts`" if is_spark else f"'{report.output}/verdicts/*.parquet'"
-    return f"{'Spark SQL' if is_spark else 'DuckDB'}: SELECT * FROM {table} WHERE {conditions}"
+    table = f"parquet.`{output}/verdicts`" if engine == "spark" else f"'{output}/verdicts/*.parquet'"
+    return f"SELECT * FROM {table} WHERE {conditions}"

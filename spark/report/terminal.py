@@ -14,7 +14,7 @@ from ackwise.middleware.repairplan import Summary
 from ackwise.spark.instants import as_datetime
 from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.judge.production import Production
-from ackwise.spark.report.in_doubt import doubt_sentences, query
+from ackwise.spark.report.in_doubt import doubt_sentences, how_to_find
 from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.redriven import Redriven
 from ackwise.spark.report.report import RunReport
@@ -59,7 +59,7 @@ def show(report: RunReport, console: Console) -> None:
     if report.findings or report.doubtful or report.missing:
         console.print(_findings(report))
     if report.unlisted:
-        console.print(f"[dim]{report.unlisted:,} more in doubt, in {escape(query(report))}[/]", soft_wrap=True)
+        console.print(f"[dim]{report.unlisted:,} more in doubt, in {escape(how_to_find(report))}[/]", soft_wrap=True)
     for finding in report.logical:
         name = f"[red]{finding.verdict.name}[/]"
         console.print(f"{name}: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}", soft_wrap=True)

@@ -10,7 +10,7 @@ from ackwise.middleware.repairplan import NAME, SAFE, Summary
 from ackwise.spark.fold.facts import Writer, WriterFate
 from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.judge.production import Production
-from ackwise.spark.report.in_doubt import query
+from ackwise.spark.report.in_doubt import how_to_find
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.tone import Tone
 from ackwise.spark.report.words import are, clock, counted, date, duration, instant, messages, were
@@ -126,7 +126,7 @@ def findings_sentence(report: RunReport) -> str:
     number = sum(tally.messages for tally in report.tallies if tally.is_anomaly)
     is_cut = number > len(report.findings) or len(report.missing) >= report.listed
     limit = f" At most {report.listed} messages and {report.listed} ranges of offsets are listed." if is_cut else ""
-    rest = f" {counted(report.unlisted, 'more message')} in doubt, in {query(report)}" if report.unlisted else ""
+    rest = f" {counted(report.unlisted, 'more message')} in doubt, in {how_to_find(report)}" if report.unlisted else ""
     return f"By partition, what looks alike in one row.{limit} The tables “verdicts” and “missing” beside this page have all of them.{rest}"
 
 
