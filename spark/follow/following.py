@@ -97,7 +97,7 @@ class Following:
 
     def _fail(self, error: AckwiseError | OSError) -> None:
         self.standing.failed += 1
-        kept = "there was none yet" if self.last is None else f"the last is {round(self.now() - self.standing.updated)} s old"
+        kept = "none has succeeded yet" if self.last is None else f"the last is {round(self.now() - self.standing.updated)} s old"
         self.teller.failed(f"audit failed, {kept}: {_worded(error)}; next try in {self.every:g} s")
         self._write_metrics()
 
