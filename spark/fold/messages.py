@@ -37,6 +37,7 @@ __all__ = [
     "fold",
     "outcomes",
     "told",
+    "bit",
 ]
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
@@ -253,15 +254,16 @@ def _bits() -> Column:
     by_dead = F.when(is_dead, F.lit(1 << SUPPRESSED_BY_DEAD)).otherwise(F.lit(0))
     is_of_a_run = is_any(EventCode.DUP_SUPPRESSED) & F.col("exec_id").isNotNull() & ~F.coalesce(is_dead, F.lit(False))
     by_run = F.when(is_of_a_run, F.lit(1 << SUPPRESSED_BY_RUN)).otherwise(F.lit(0))
-    return _bit(F.col("code")).bitwiseOR(by_dead).bitwiseOR(by_run).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
+    return bit(F.col("code")).bitwiseOR(by_dead).bitwiseOR(by_run).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
 
 
 def attempt_bit(attempt: Column) -> Column:
     """The bit of an attempt."""
-    return _bit(F.least(attempt, F.lit(HIGHEST_BIT)))
+    return bit(F.least(attempt, F.lit(HIGHEST_BIT)))
 
 
-def _bit(position: Column) -> Column:
+def bit(position: Column) -> Column:
+    """Return 1 shifted to `position`."""
     # A literal 1 would be an int, and wrap silently at 32.
     return F.call_function("shiftleft", F.lit(1).cast("long"), position.cast("int"))
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from ackwise.middleware.events import OUTGOING, EventCode
 from ackwise.spark.events.schema import is_any
+from ackwise.spark.fold.messages import bit
 from ackwise.spark.frames import Column, DataFrame, F
 
 __all__ = ["ENDED", "ROLLED_BACK", "SENT", "STORED", "acknowledged", "fates", "is_outgoing", "outgoing"]
@@ -54,13 +55,13 @@ def acknowledged(sent: DataFrame) -> DataFrame:
 
 def fates(sent: DataFrame) -> DataFrame:
     """One row per cluster and message id, from rows of `outgoing`: `bits`, and microseconds at which it was stored, parked and requeued."""
-    bit = F.when(is_any(EventCode.OUTBOX_CHECKED), _answer()).otherwise(_bit(F.col("code")))
+    code = F.when(is_any(EventCode.OUTBOX_CHECKED), _answer()).otherwise(bit(F.col("code")))
     stored = is_any(EventCode.OUTBOX_STORED) | (is_any(EventCode.OUTBOX_CHECKED) & (F.col("answer") == "commit"))
     return (
         sent.where("message_id IS NOT NULL")
         .groupBy("cluster", "message_id")
         .agg(
-            F.coalesce(F.bit_or(bit), F.lit(0)).alias("bits"),
+            F.coalesce(F.bit_or(code), F.lit(0)).alias("bits"),
             F.min(F.when(stored, F.col("ts"))).alias("stored_ts"),
             F.max(F.when(is_any(EventCode.OUTBOX_PARKED), F.col("ts"))).alias("parked_ts"),
             F.max(F.when(is_any(EventCode.OUTBOX_REQUEUED), F.col("ts"))).alias("requeued_ts"),
@@ -72,7 +73,3 @@ def _answer() -> Column:
     """The bit of a check-back: a commit is as good as OUTBOX_STORED."""
     stored, rolled_back = F.lit(1 << EventCode.OUTBOX_STORED), F.lit(1 << ROLLED_BACK)
     return F.when(F.col("answer") == "commit", stored).when(F.col("answer") == "rollback", rolled_back)
-
-
-def _bit(position: Column) -> Column:
-    return F.call_function("shiftleft", F.lit(1).cast("long"), position.cast("int"))

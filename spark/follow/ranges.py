@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from ackwise.spark.events.numbers import joined
+
 __all__ = ["NONE", "Findings", "Kind", "Range", "both", "minus", "place_of", "size", "together", "union"]
 
 #: First and end, which is exclusive.
@@ -38,7 +40,7 @@ def together(pieces: Iterable[tuple[Kind, Range]]) -> Findings:
     found: defaultdict[Kind, list[Range]] = defaultdict(list)
     for kind, piece in pieces:
         found[kind].append(piece)
-    return {kind: _merged(ranges) for kind, ranges in found.items()}
+    return {kind: joined(ranges) for kind, ranges in found.items()}
 
 
 def union(*sets: Findings) -> Findings:
@@ -66,16 +68,6 @@ def place_of(kind: Kind) -> Kind:
 def size(findings: Findings) -> int:
     """Return how many numbers there are in all ranges."""
     return sum(end - start for ranges in findings.values() for start, end in ranges)
-
-
-def _merged(ranges: Iterable[Range]) -> list[Range]:
-    merged: list[Range] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _left(ranges: Sequence[Range], gone: Sequence[Range]) -> Iterator[Range]:

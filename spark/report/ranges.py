@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ackwise.spark.events.numbers import joined
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import Verdict
 
@@ -31,20 +32,15 @@ def alike_offsets(report: RunReport) -> list[AlikeOffsets]:
     alike: dict[tuple[Verdict, str, str, str, str], list[tuple[int, int]]] = defaultdict(list)
     for missing in report.missing:
         where = f"{missing.topic}/{missing.partition}"
-        alike[missing.verdict, missing.group, where, "", "no event"].append((missing.start, missing.end - 1))
+        alike[missing.verdict, missing.group, where, "", "no event"].append((missing.start, missing.end))
     for found in (*report.findings, *report.doubtful):
         where = f"{found.topic}/{found.partition}"
         last = f"{found.last_event}, attempt {found.attempt}" if found.attempt > 1 else found.last_event
         evidence = ", ".join([last, *(f"+{flag.name}" for flag in found.flags)])
-        alike[found.verdict, found.group, where, found.handler, evidence].append((found.offset, found.offset))
-    return sorted(AlikeOffsets(*kind, _joined(spans)) for kind, spans in alike.items())
+        alike[found.verdict, found.group, where, found.handler, evidence].append((found.offset, found.offset + 1))
+    return sorted(AlikeOffsets(*kind, _in_words(spans)) for kind, spans in alike.items())
 
 
-def _joined(spans: Iterable[tuple[int, int]]) -> str:
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
-    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in joined)
+def _in_words(spans: Iterable[tuple[int, int]]) -> str:
+    """The spans, from the first to before the second, with the last of each."""
+    return ", ".join(str(first) if after == first + 1 else f"{first}–{after - 1}" for first, after in joined(spans))

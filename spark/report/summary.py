@@ -24,6 +24,7 @@ from ackwise.spark.report.report import Finding, RunReport
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Timeline
 from ackwise.spark.report.todo import todo
+from ackwise.spark.report.words import hexadecimal
 from ackwise.spark.storeclaims.findings import ClaimReport
 from ackwise.spark.why.telling import story_as_json
 
@@ -84,7 +85,7 @@ def details_as_json(details: Details) -> dict[str, Any]:
         "attempts": [_attempts(each) for each in details.attempts],
         "strips": [_strip(each) for each in details.strips],
         "stuck": [
-            {"writer_id": _hexadecimal(each.writer_id), "client": each.client, "older_than_seconds": _ages(each.ages)}
+            {"writer_id": hexadecimal(each.writer_id), "client": each.client, "older_than_seconds": _ages(each.ages)}
             for each in details.stuck
         ],
         "failures": [_plain(each) for each in details.failures],
@@ -92,7 +93,7 @@ def details_as_json(details: Details) -> dict[str, Any]:
             "begin": _time(details.time.begin),
             "seconds": details.time.width / 1_000_000,
             "writers": [
-                {"writer_id": _hexadecimal(each.writer.writer_id), "events": list(each.events), "missing": list(each.missing)}
+                {"writer_id": hexadecimal(each.writer.writer_id), "events": list(each.events), "missing": list(each.missing)}
                 for each in details.exports
             ],
         },
@@ -137,7 +138,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def _missing_range(each: MissingRange) -> dict[str, Any]:
     return {
-        "writer": _hexadecimal(each.writer_id),
+        "writer": hexadecimal(each.writer_id),
         "client": each.client,
         "host": each.host,
         "group": each.group,
@@ -207,7 +208,7 @@ def _produced(production: Production) -> dict[str, Any]:
 
 def _writer(writer: Writer) -> dict[str, Any]:
     return {
-        "writer_id": _hexadecimal(writer.writer_id),
+        "writer_id": hexadecimal(writer.writer_id),
         "client": writer.client,
         "host": writer.host,
         "cluster": writer.group[0],
@@ -264,10 +265,6 @@ def _strip(strip: Strip) -> dict[str, Any]:
 
 def _ages(ages: Sequence[int]) -> dict[str, int]:
     return dict(zip(map(str, (0, *AGES)), ages, strict=True))
-
-
-def _hexadecimal(writer_id: int) -> str:
-    return f"{writer_id & (2**64 - 1):016x}"
 
 
 def _time(micros: int | None) -> str | None:
