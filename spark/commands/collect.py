@@ -36,8 +36,8 @@ def collect(
 ) -> None:
     """Fetch published events from a Kafka topic into a folder, for `ackwise reconcile` and `ackwise why` to read.
 
-    It reads to the end of the topic and leaves; the next run goes on from there. Records that come twice are one event, and
-    a record that is no event is counted and named.
+    It reads to the end of the topic and exits; the next run continues there. Records that come twice are one event; a record that is
+    not an event is counted and named.
 
     Exit code 0: the folder has what the topic had. 2: it could not be done, or not whole.
     """

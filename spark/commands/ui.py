@@ -33,8 +33,10 @@ _EXIT_WITHIN: Final = 2.0
 @with_options
 def ui(
     whose: letters.Whose,
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Where the pages are; 0 takes any free port.")] = 9400,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Of this machine; one that others reach needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port of the pages; 0 takes any free one.")] = 9400,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on; one that other machines reach needs a token.")
+    ] = "127.0.0.1",
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A file with the token that a browser must give as password. Default: ACKWISE_UI_TOKEN."),
@@ -48,10 +50,10 @@ def ui(
     *,
     where: letters.Where,
 ) -> None:
-    """Serve pages for whoever is on call: how a group stands, its dead letters by their causes, the story of a message, the last audits.
+    """Serve the on-call web UI: the status of a group, its dead letters by cause, the story of a message, the last audits.
 
-    They show what [bold]status[/bold], [bold]dlq list[/bold], [bold]dlq show[/bold] and [bold]why[/bold] print, and change nothing:
-    beside each finding is the command that acts on it. They hold values of messages. Without a token they are for this machine alone.
+    The pages show what [bold]status[/bold], [bold]dlq list[/bold], [bold]dlq show[/bold] and [bold]why[/bold] print, and change nothing:
+    next to each finding is the command that acts on it. They hold values of messages. Without a token only this machine can open them.
 
     Exit code 0: ended by Ctrl-C or SIGTERM. 2: it can't start; one sentence says why.
     """
