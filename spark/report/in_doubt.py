@@ -19,9 +19,7 @@ def doubt_sentences(report: RunReport) -> list[str]:
     """Return a sentence for each kind of doubt."""
     found = [ambiguous(report)] if report.ambiguous else []
     if report.repeated:
-        found.append(
-            f"{messages(report.repeated)} ran with success more than once, at least one time without a claim that could prevent it"
-        )
+        found.append(f"{messages(report.repeated)} ran successfully more than once, at least once without a claim that could prevent it")
     return found
 
 
@@ -30,7 +28,7 @@ def ambiguous(report: RunReport) -> str:
     number, dead = report.ambiguous, _dead_workers(report)
     return (
         f"of {messages(number)} it can't be told whether {'it' if number == 1 else 'they'} ran once or twice: an earlier worker died, or "
-        f"lost its claim, before it said what it had done{f' (dead workers: {dead})' if dead else ''}{_fetched(report)}"
+        f"lost its claim, before it recorded what it had done{f' (dead workers: {dead})' if dead else ''}{_fetched(report)}"
     )
 
 

@@ -71,7 +71,7 @@ def _kinds(report: RunReport) -> Iterator[tuple[str, int, str, Tone, str]]:
         of_it = report.ambiguous if flag is Flag.AMBIGUOUS_EXEC else number
         yield str(flag.name), of_it, "message", tone_of(flag), FLAG_MEANINGS[flag]
     twice = LogicalVerdict.LOGICAL_DUPLICATE
-    yield twice.name, keys_done_twice(report), "key", tone_of(twice), "more than one record of the key was run with success"
+    yield twice.name, keys_done_twice(report), "key", tone_of(twice), "more than one record of the key ran successfully"
     for kind, number in ({} if report.produced is None else report.produced.numbers).items():
         yield kind.name, number, "record", tone_of(kind), PRODUCED_MEANINGS[kind]
     for claim, number in ({} if report.claims is None else report.claims.counts).items():

@@ -32,10 +32,10 @@ CLAIM_ANOMALIES: Final = frozenset({ClaimVerdict.DONE_UNSEEN, ClaimVerdict.FORGO
 
 CLAIM_MEANINGS: Final[Mapping[ClaimVerdict, str]] = {
     ClaimVerdict.DONE_UNSEEN: "done by the store, and by the events no run did it: sent again, it would be suppressed",
-    ClaimVerdict.FORGOTTEN: "run with success, and the store forgot it before its time: a duplicate would be run",
-    ClaimVerdict.UNMARKED: "run with success, and not marked as done in the store: a duplicate would be run",
+    ClaimVerdict.FORGOTTEN: "ran successfully, and the store forgot it too early: a duplicate would run",
+    ClaimVerdict.UNMARKED: "ran successfully, and not marked as done in the store: a duplicate would run",
     ClaimVerdict.LEFT_OPEN: "not done, and still claimed by a worker whose lease is over",
-    ClaimVerdict.UNRECORDED: "run with success, as the store alone knows: its worker could not record it, and the next delivery does",
+    ClaimVerdict.UNRECORDED: "ran successfully, as the store alone knows: its worker could not record it, and the next delivery does",
 }
 
 

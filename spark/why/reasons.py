@@ -35,7 +35,7 @@ _RULES: Final = {
 
 GAP_RULE: Final = "the broker has nothing at this offset: a transaction's marker, an aborted or a compacted record"
 LOGICAL_RULES: Final = {
-    LogicalVerdict.LOGICAL_DUPLICATE: "more than one record of this key was run with success under a claim",
+    LogicalVerdict.LOGICAL_DUPLICATE: "more than one record of this key ran successfully under a claim",
     LogicalVerdict.PHANTOM: "a record of this key was suppressed, and none was ever done",
 }
 

@@ -118,7 +118,7 @@ def latency_sentence(latencies: Sequence[Latency]) -> str:
     early = f"{early}written, by the clocks of two machines." if whole.negative else ""
     half, most, last = (duration(whole.percentile(share)) for share in (0.5, 0.99, 1.0))
     return (
-        f"Of {messages(whole.messages)} that {were(whole.messages)} run with success, half took at most {half} from the record’s "
+        f"Of {messages(whole.messages)} that {were(whole.messages)} run successfully, half took at most {half} from the record’s "
         f"timestamp on, 99 % at most {most}, and the longest {last}.{early}"
     )
 
