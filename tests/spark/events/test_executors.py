@@ -105,4 +105,4 @@ def test_both_executors_of_a_cluster_are_asked(tmp_path: Path) -> None:
     with standalone(tmp_path / "cluster") as master:
         done = subprocess.run([*command, "--master", master], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 executors on ")
+    assert done.stdout.startswith("2 executors have what they need on ")
