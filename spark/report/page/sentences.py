@@ -102,9 +102,12 @@ def claims_sentence(claims: ClaimReport) -> tuple[str, Tone]:
 
 def plan_sentence(plan: Summary) -> str:
     """Return how much of the repair plan is without risk."""
+    planned = sum(each.offsets for each in plan.planned)
     safe = sum(each.offsets for each in plan.planned if each.action in SAFE)
-    planned = counted(sum(each.offsets for each in plan.planned), "offset")
-    sentence = f"{NAME} beside this page says how to repair it: {safe:,} of {planned} without risk, and “ackwise plan apply” does it."
+    repaired = f"“ackwise plan apply” repairs {'all' if safe == planned else f'{safe:,}'} of them without risk"
+    review = "review {} before you do anything".format("the others" if safe else "each")
+    means = "; ".join([*([repaired] if safe else []), *([review] if safe < planned else [])])
+    sentence = f"{NAME} beside this page has steps for {counted(planned, 'offset')}: {means}."
     if not (later := plan.provisional):
         return sentence
     it = "it" if later == 1 else "them"

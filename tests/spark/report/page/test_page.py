@@ -26,6 +26,7 @@ from tests.spark.report.reports import (
     SECOND,
 )
 
+from ackwise.middleware.repairplan import Action, Planned, Summary
 from ackwise.spark.advice import ADVICE, said
 from ackwise.spark.judge.accounts import PartitionAccount
 from ackwise.spark.report.page.answers import headline, loss, repeat
@@ -33,6 +34,7 @@ from ackwise.spark.report.page.render import render
 from ackwise.spark.report.page.sentences import (
     accounts_sentence,
     outcome,
+    plan_sentence,
     redriven_sentences,
     subject,
 )
@@ -284,6 +286,17 @@ def test_names_are_shown_as_they_are_and_never_run() -> None:
     tree = Tree(page).root
     assert f"{HOSTILE}/0" in [cell.text.strip() for cell in tree.all("th")]
     assert HOSTILE in [cell.text.strip() for cell in tree.all("td")]
+
+
+def test_a_plan_is_said_to_repair_no_more_than_it_does() -> None:
+    safe, review = Planned(Action.REDELIVER, 1, 4), Planned(Action.REVIEW, 2, 6)
+    apply = "“ackwise plan apply” repairs"
+    for planned, expected in (
+        ([safe], f"steps for 4 offsets: {apply} all of them without risk."),
+        ([safe, review], f"steps for 10 offsets: {apply} 4 of them without risk; review the others before you do anything."),
+        ([review], "steps for 6 offsets: review each before you do anything."),
+    ):
+        assert plan_sentence(Summary("/out/plan.jsonl", planned, 0)).endswith(expected)
 
 
 if __name__ == "__main__":
