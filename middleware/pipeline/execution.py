@@ -346,7 +346,8 @@ class Execution:
         if self._worker.flow.rate_limit is not None:
             self._worker.flow.start(self._agent.name, beginning)
         for run in beginning:
-            run.began, run.is_used, run.started_at, run.exec_ids, run.call = True, True, now, self._worker.exec_ids.take(len(run)), call
+            run.began, run.is_used, run.started_at, run.call = True, True, now, call
+            run.exec_ids = self._worker.exec_ids.take((self._agent.name, *run.place), len(run))
             if leases is not None and run.claims.ids is not None:
                 leases.begin(run.claims.ids, call)
             self._record_start(run, call)

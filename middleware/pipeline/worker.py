@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ackwise.middleware.claims.isolation import Isolation
 from ackwise.middleware.claims.leases import Leases
@@ -34,19 +34,30 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 SETTLE_INTERVAL = 0.1
 
 
-class ExecIds:
-    """Ids of executions: 24 random bits for this worker, then a counter. They are unique, and a counter compresses."""
+_IN_ADVANCE: Final = 4096  # ids, as many as a row of events has messages at most
 
-    __slots__ = ("_next",)
+
+class ExecIds:
+    """Ids of executions: 23 random bits for this worker, then a counter. They are unique.
+
+    Each lane has some in advance: its ids follow each other whatever other lanes start in between, so that the events of neighbours
+    become one row.
+    """
+
+    __slots__ = ("_in_advance", "_next")
 
     def __init__(self) -> None:
         self._next = random.Random().getrandbits(23) << 40 | 1
+        self._in_advance: dict[Hashable, range] = {}
 
-    def take(self, number: int = 1) -> range:
-        """The next ones."""
-        taken = range(self._next, self._next + number)
-        self._next = taken.stop
-        return taken
+    def take(self, lane: Hashable, number: int) -> range:
+        """The next ones of this lane."""
+        found = self._in_advance.get(lane, range(0))
+        if len(found) < number:
+            found = range(self._next, self._next + max(number, _IN_ADVANCE))
+            self._next = found.stop
+        self._in_advance[lane] = found[number:]
+        return found[:number]
 
 
 class Outage:

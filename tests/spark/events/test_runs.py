@@ -58,11 +58,13 @@ class Worker:
             for partition in range(self.chance.choice([1, 2]))
         }
         self.exec_id = self.chance.randrange(2**62)
+        self.unreported = list[RunEvents]()
 
     def logs(self) -> list[EventLog]:
         """What it records, in one file or more: outcomes may stand in another one than their start."""
         for _ in range(self.chance.randrange(1, 15)):
             self.call()
+        self.report(0)
         blocks, writer, found = self.buffer.seal(), self.chance.getrandbits(63), list[EventLog]()
         while blocks:
             number, first_seq = self.chance.randrange(1, len(blocks) + 1), blocks[0].first_seq
@@ -74,6 +76,7 @@ class Worker:
 
     def call(self) -> None:
         """A handler's call, one way or another."""
+        self.report(0.5)
         chance, size = self.chance, self.chance.choice([1, 1, 2, 10, 70, 200])
         where = chance.choice(list(self.offsets))
         offsets = [*self.some_offsets(where, size)]
@@ -86,6 +89,11 @@ class Worker:
             self.buffer.record(claimed(where, offsets[0], self.exec_id, attempt=2, phys_topic="retry", phys_partition=0, phys_offset=5))
         if chance.random() < 0.05:
             self.offsets[where] = max(0, self.offsets[where] - chance.choice([50, 500]))  # rewound
+
+    def report(self, stops: float) -> None:
+        """Record outcomes of earlier calls, of the first ones first."""
+        while self.unreported and self.chance.random() >= stops:
+            self.buffer.record_run(self.unreported.pop(0))
 
     def some_offsets(self, where: tuple[str, int], size: int) -> Iterator[int]:
         gap = self.chance.choice([0, 0, 0.1, 0.5])
@@ -120,7 +128,8 @@ class Worker:
             }
             if some:
                 chosen = offsets if len(some) == len(offsets) else [offsets[place] for place in some]
-                self.buffer.record_run(RunEvents(code, *where, chosen, **{**shared, **lists, **fields}))
+                self.unreported.append(RunEvents(code, *where, chosen, **{**shared, **lists, **fields}))
+        self.report(0.3)
 
     def one_by_one(self, where: tuple[str, int], offsets: Sequence[int]) -> None:
         shared = self.run_of(where, offsets)
@@ -216,23 +225,3 @@ def test_exploded_run_rows_are_the_recorded_events_in_all_columns(session: Spark
     found = exploded(session, files)
     for logs in workers:
         assert_same(found[logs[0].header.writer_id], [event for log in logs for event in recorded(log)])
-
-
-@pytest.mark.parametrize("longest", [7, 64, LONGEST])
-def test_a_row_of_successes_names_the_starts_of_its_messages_in_an_earlier_file(longest: int) -> None:
-    named = 0
-    for seed in range(HISTORIES):
-        logs = Worker(seed).logs()
-        known = {event["seq"]: event for log in logs for event in recorded(log)}
-        for row in (row for log in logs for row in tables_of(log, longest)[0].to_pylist() if row["claim_seq"] is not None):
-            assert row["event_type"] == EventCode.SUCCEEDED
-            for rank in range(row["n"]):
-                success = known[row["seq"] + (row["seqs"][rank] if row["seqs"] else rank)]
-                start = known[row["claim_seq"] + rank]
-                assert start["event_type"] == EventCode.CLAIMED
-                assert [start[name] for name in ABOUT] == [success[name] for name in ABOUT]
-                named += 1
-    assert named > HISTORIES
-
-
-ABOUT: Final = ("topic", "partition", "offset", "handler", "exec_id", "dedup_hash", "record_ts")

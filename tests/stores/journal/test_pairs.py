@@ -1,0 +1,33 @@
+"""Pairs of a start and its success that stand in two files: the row of the successes names the starts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from tests.spark.events.test_runs import HISTORIES, Worker, recorded
+
+from ackwise.middleware.events import EventCode
+from ackwise.stores.journal.parquet import tables_of
+from ackwise.stores.journal.runs import LONGEST
+
+ABOUT: Final = ("topic", "partition", "offset", "handler", "exec_id", "dedup_hash", "record_ts")
+
+
+@pytest.mark.parametrize("longest", [7, 64, LONGEST])
+def test_a_row_of_successes_names_the_starts_of_its_messages(longest: int) -> None:
+    across_files = 0
+    for seed in range(HISTORIES):
+        logs = Worker(seed).logs()
+        known = {event["seq"]: event for log in logs for event in recorded(log)}
+        for log in logs:
+            for row in tables_of(log, longest)[0].to_pylist():
+                if row["claim_seq"] is None:
+                    continue
+                assert row["event_type"] == EventCode.SUCCEEDED
+                across_files += row["claim_seq"] < log.header.first_seq
+                for rank in range(row["n"]):
+                    success, start = known[row["seq"] + (row["seqs"][rank] if row["seqs"] else rank)], known[row["claim_seq"] + rank]
+                    assert start["event_type"] == EventCode.CLAIMED
+                    assert [start[name] for name in ABOUT] == [success[name] for name in ABOUT]
+    assert across_files > HISTORIES
