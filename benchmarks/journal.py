@@ -1,200 +1,190 @@
-"""What an event costs: to record, to make durable, to export, and what the event loop feels of it.
+"""What the events of a message cost, by the size of batches: to record, encode, write and roll, on disk, and for a start mark.
 
-    python -m benchmarks.journal [--events 300000] [--block 10000] [--folder FOLDER] [--json]
+    python -m benchmarks.journal [--messages 100000] [--rounds 5] [--folder FOLDER] [--json]
 
-The events are what messages leave behind when all goes well: CLAIMED with a random dedup hash, SUCCEEDED with random
-durations, and a RECEIVED_RANGE for every hundred. Each figure is the median of five runs. JSON lines are the yardstick:
-the same events, one object a line, written and fsynced block by block on the loop's thread.
+The events are what messages leave behind when all goes well: CLAIMED with a random dedup hash and SUCCEEDED, of twelve partitions in turn,
+from a made-up clock. Batches of 1 stand for handlers of single messages. Every `_FLUSH` messages are flushed together, and a log file has
+100,000 events, as in a worker. Recording, encoding, rolling and marks are in CPU time; writing is in wall time, since it waits for the
+disk. Each figure is the median of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-from ackwise.middleware.eventlog import EventBuffer
-from ackwise.middleware.events import Event, EventCode, RunEvents
-from ackwise.stores.journal import Journal
+from ackwise.middleware.eventlog import EventBuffer, EventLog, LogHeader, encoded, parse_log
+from ackwise.middleware.events import Event, EventCode, RunEvents, explode, marks_of
+from ackwise.stores.journal.log import LogFile, LogWriter
+from ackwise.stores.journal.parquet import export
 
-_RUNS: Final = 5
-_RATE: Final = 50_000  # events per second at which lateness is measured
-
-
-def make_events(count: int) -> list[Event]:
-    """What a worker records for `count` events of twelve partitions without a failure."""
-    chance = random.Random(7)
-    events: list[Event] = []
-    offset = 0
-    while len(events) < count:
-        partition = offset // 100 % 12
-        events.append(Event(EventCode.RECEIVED_RANGE, "orders", partition, offset, range_end=offset + 100))
-        for exec_id in range(offset, offset + 100):
-            taken = (offset // 1200) * 100 + exec_id % 100
-            events += (
-                Event(
-                    EventCode.CLAIMED, "orders", partition, taken, "bill", 1, exec_id, chance.getrandbits(63), 0,
-                    1_767_225_600_000 + exec_id * 2, lost=0, took_unreleased=False,
-                ),
-                Event(
-                    EventCode.SUCCEEDED, "orders", partition, taken, "bill", 1, exec_id, record_ts_ms=1_767_225_600_000 + exec_id * 2,
-                    duration_us=chance.randint(200, 5_000), queue_us=chance.randint(10, 900),
-                ),
-            )  # fmt: skip
-        offset += 100
-    return events[:count]
+_SIZES: Final = (500, 50, 10, 1)
+_FLUSH: Final = 500  # messages
+_FILE: Final = 50_000  # messages of a log file, which has two events of each
+_PARTITIONS: Final = 12
+_START_NS: Final = 1_767_272_400_000_000_000
+_HEADER: Final = LogHeader(2**62 + 1, 0, "main", "billing", "worker-1")
 
 
-def seconds_to_record(events: list[Event]) -> float:
-    """Packing alone."""
-    record = EventBuffer().record
-    started = time.perf_counter()
-    for event in events:
-        record(event)
-    return time.perf_counter() - started
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is recorded at one moment."""
+
+    at_ns: int
+    events: RunEvents
 
 
-def make_runs(count: int, size: int = 500) -> list[RunEvents]:
-    """The same of messages that went the same way `size` at a time."""
-    chance = random.Random(7)
-    runs: list[RunEvents] = []
-    for first in range(0, count // 2, size):
-        ids, times = range(first, first + size), [1_767_225_600_000 + place * 2 for place in range(first, first + size)]
-        hashes = [chance.getrandbits(63) for _ in ids]
-        about = "orders", first // size % 12, ids, "bill", 1, times, ids
-        runs += (
-            RunEvents(EventCode.CLAIMED, *about, hashes, 0, lost=0, took_unreleased=False),
-            RunEvents(EventCode.SUCCEEDED, *about, hashes, 0, duration_us=chance.randint(200, 5_000)),
+class Clock:
+    """Says what it was set to."""
+
+    def __init__(self) -> None:
+        self.now_ns = _START_NS
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def make_events(messages: int, size: int) -> Iterator[Recorded]:
+    """What a worker records for so many messages, `size` at a time: each partition starts a batch and then reports it."""
+    chance, clock = random.Random(7), _START_NS
+    open_batches: dict[int, RunEvents] = {}
+    offsets = dict.fromkeys(range(_PARTITIONS), 0)
+    for first in range(0, messages, size):
+        partition = first // size % _PARTITIONS
+        clock += chance.randrange(4_000, 40_000) * size
+        if (started := open_batches.get(partition)) is not None:
+            yield Recorded(clock, _success(started, chance))
+        at = offsets[partition]
+        offsets[partition] += size
+        times = [(clock // 1_000_000) - 90 + place // 9 + chance.randrange(2) for place in range(size)]
+        hashes = [chance.getrandbits(63) for _ in times]
+        about = (
+            "orders",
+            partition,
+            range(at, at + size),
+            "bill",
+            1,
+            times,
+            range(partition << 40 | at, (partition << 40 | at) + size),
+            hashes,
+            0,
         )
-    return runs
+        open_batches[partition] = RunEvents(EventCode.CLAIMED, *about, lost=0, took_unreleased=False)
+        clock += chance.randrange(2_000, 20_000)
+        yield Recorded(clock, open_batches[partition])
+    for started in open_batches.values():
+        clock += 40_000 * size
+        yield Recorded(clock, _success(started, chance))
 
 
-def seconds_to_record_runs(runs: list[RunEvents]) -> float:
-    """Packing and encoding alone, of runs."""
-    buffer = EventBuffer()
-    started = time.perf_counter()
-    for run in runs:
-        buffer.record_run(run)
-    for block in buffer.seal():
-        block.encode()
-    return time.perf_counter() - started
-
-
-async def seconds_to_flush(events: list[Event], block: int, folder: Path) -> tuple[float, list[float]]:
-    """Recording and making durable, block by block, with the rolls that fall due; and each flush alone."""
-    journal = Journal(folder, cluster="main", group_id="billing", roll_events=block)
-    await journal.open()
-    flushes = []
-    started = time.perf_counter()
-    for first in range(0, len(events), block):
-        for event in events[first : first + block]:
-            journal.record(event)
-        flush_started = time.perf_counter()
-        await journal.flush()
-        flushes.append(time.perf_counter() - flush_started)
-    taken = time.perf_counter() - started
-    await journal.close()
-    return taken, flushes
-
-
-def seconds_as_json(events: list[Event], block: int, folder: Path) -> tuple[float, int]:
-    """The yardstick, and how many bytes it wrote."""
-    path = folder / "events.jsonl"
-    with path.open("wb") as file:
-        started = time.perf_counter()
-        for first in range(0, len(events), block):
-            file.writelines(_line(event) for event in events[first : first + block])
-            file.flush()
-            os.fsync(file.fileno())
-        taken = time.perf_counter() - started
-    return taken, path.stat().st_size
-
-
-def _line(event: Event) -> bytes:
-    given = {name: value for name, value in event._asdict().items() if value is not None}
-    return json.dumps({"ts": time.time_ns(), **given}).encode() + b"\n"
-
-
-async def lateness(work: Callable[[], Awaitable[object]]) -> list[float]:
-    """How late the loop wakes a timer of one millisecond while `work` goes on, in seconds."""
-    late: list[float] = []
-
-    async def tick() -> None:
-        while True:
-            due = time.perf_counter() + 0.001
-            await asyncio.sleep(0.001)
-            late.append(time.perf_counter() - due)
-
-    ticking = asyncio.create_task(tick())
-    await work()
-    ticking.cancel()
-    return late
-
-
-async def idle(seconds: float) -> None:
-    await asyncio.sleep(seconds)
-
-
-async def record_at_rate(events: list[Event], folder: Path) -> None:
-    """Record in bursts of a hundred at `_RATE` with a flush every tenth of a second, and the rolls that fall due."""
-    journal = Journal(folder, cluster="main", group_id="billing")
-    await journal.open()
-    started = time.perf_counter()
-    flush: asyncio.Task[None] | None = None
-    for first in range(0, len(events), 100):
-        for event in events[first : first + 100]:
-            journal.record(event)
-        if first % (_RATE // 10) == 0 and (flush is None or flush.done()):
-            flush = asyncio.create_task(journal.flush())
-        await asyncio.sleep(max(0.0, started + first / _RATE - time.perf_counter()))
-    await journal.close()
-
-
-def parquet_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*.parquet"))
+def _success(started: RunEvents, chance: random.Random) -> RunEvents:
+    place = started.topic, started.partition, started.offsets, started.handler, started.attempt
+    each = started.record_ts_ms, started.exec_ids, started.dedup_hashes, started.dedup_epoch
+    return RunEvents(EventCode.SUCCEEDED, *place, *each, duration_us=chance.randint(200, 5_000))
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run, in microseconds and bytes per event."""
+    """One round with one size of batches; microseconds and bytes are of a message, but those of a mark."""
 
     record: float
-    runs: float
-    durable: float
-    flush: float  # milliseconds for a block
-    json: float
+    encode: float
+    write: float
+    roll: float
+    log_bytes: float
     parquet_bytes: float
-    json_bytes: float
+    mark: float
 
 
-def measure(events: list[Event], block: int, folder: Path) -> Figures:
-    recorded = seconds_to_record(events)
-    runs = make_runs(len(events))
-    in_runs = seconds_to_record_runs(runs) / sum(map(len, runs))
-    durable, flushes = asyncio.run(seconds_to_flush(events, block, folder / "journal"))
-    as_json, json_bytes = seconds_as_json(events, block, folder)
-    per_event = 1e6 / len(events)
-    return Figures(
-        record=recorded * per_event,
-        runs=in_runs * 1e6,
-        durable=durable * per_event,
-        flush=statistics.median(flushes) * 1e3,
-        json=as_json * per_event,
-        parquet_bytes=parquet_bytes(folder / "journal") / len(events),
-        json_bytes=json_bytes / len(events),
-    )
+_NAMES: Final = (
+    "record, µs",
+    "encode, µs",
+    "write and fsync, µs of wall time",
+    "roll, µs",
+    "log, bytes",
+    "Parquet, bytes",
+    "a mark, µs each",
+)
+
+
+def measure(messages: int, size: int, folder: Path) -> Figures:
+    clock = Clock()
+    buffer = EventBuffer(now_ns=clock, mono_ns=clock)
+    events = list(make_events(messages, size))
+    record = encode = write = roll = 0.0
+    log_bytes = 0
+    for number, of_file in enumerate(_parts(events, 2 * _FILE // size)):
+        first_seq = buffer.next_seq
+        log = LogFile(folder / f"{number}.wal", replace(_HEADER, first_seq=first_seq).encode())
+        for of_flush in _parts(of_file, max(1, 2 * _FLUSH // size)):
+            record += _seconds_to_record(buffer, clock, of_flush)
+            started = time.process_time()
+            data = encoded(buffer.seal(), first_seq)
+            encode += time.process_time() - started
+            started = time.perf_counter()
+            log.append(data)
+            log.sync(log.end)
+            write += time.perf_counter() - started
+        log_bytes += log.size
+        log.close()
+        started = time.process_time()
+        parsed = parse_log(log.path.read_bytes())
+        assert isinstance(parsed, EventLog)
+        export(parsed, folder)
+        roll += time.process_time() - started
+    parquet_bytes = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
+    each = 1e6 / messages
+    costs = record * each, encode * each, write * each, roll * each
+    return Figures(*costs, log_bytes / messages, parquet_bytes / messages, seconds_to_mark(events, size, folder) * 1e6)
+
+
+def _parts(events: Sequence[Recorded], size: int) -> Iterator[Sequence[Recorded]]:
+    return (events[first : first + size] for first in range(0, len(events), size))
+
+
+def _seconds_to_record(buffer: EventBuffer, clock: Clock, events: Sequence[Recorded]) -> float:
+    """As a worker does: what is about one message is one event."""
+    singles = [(each.at_ns, explode(each.events)[0] if len(each.events) == 1 else None, each.events) for each in events]
+    started = time.process_time()
+    for at_ns, event, run in singles:
+        clock.now_ns = at_ns
+        if event is None:
+            buffer.record_run(run)
+        else:
+            buffer.record(event)
+    return time.process_time() - started
+
+
+def seconds_to_mark(events: Sequence[Recorded], size: int, folder: Path) -> float:
+    """What a mark takes: the start of a batch, or of single messages one event that covers those of a fetch."""
+    buffer, writer = EventBuffer(), LogWriter(folder, _HEADER, roll_events=10**9, roll_seconds=10**9)
+    writer.write()
+    starts = [each.events for each in events if each.events.code is EventCode.CLAIMED][:200]
+    taken = 0.0
+    for start in starts:
+        if size == 1:
+            marked: list[Event] = [*marks_of(start.topic, start.partition, start.handler, range(_FLUSH))]
+            buffer.record(marked[0])
+        else:
+            buffer.record_run(start)
+        started = time.process_time()
+        for block in buffer.seal():
+            writer.put(block)
+        writer.mark()
+        taken += time.process_time() - started
+    writer.finish()
+    return taken / len(starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,50 +205,27 @@ class Rows:
         return {name: dict(zip(self.columns, values, strict=True)) for name, values in self.values.items()}
 
 
-def costs(runs: list[Figures]) -> Rows:
-    rows = {
-        "record, µs per event": [run.record for run in runs],
-        "record and encode in runs of 500, µs per event": [run.runs for run in runs],
-        "record and flush, µs per event": [run.durable for run in runs],
-        "one flush of a block, ms": [run.flush for run in runs],
-        "JSON lines and fsync, µs per event": [run.json for run in runs],
-        "Parquet, bytes per event": [run.parquet_bytes for run in runs],
-        "JSON lines, bytes per event": [run.json_bytes for run in runs],
-    }
-    spread = {name: (statistics.median(values), min(values), max(values)) for name, values in rows.items()}
-    return Rows("what an event costs", ("median", "least", "most"), spread)
-
-
-def latenesses(events: list[Event], folder: Path) -> Rows:
-    found: dict[str, tuple[float, ...]] = {}
-    for name, late in {
-        "nothing else": asyncio.run(lateness(lambda: idle(len(events) / _RATE))),
-        "journal": asyncio.run(lateness(lambda: record_at_rate(events, folder))),
-    }.items():
-        cuts = statistics.quantiles(late, n=100)
-        found[name] = (cuts[49] * 1e3, cuts[98] * 1e3, max(late) * 1e3)
-    return Rows(f"loop lateness at {_RATE} events/s, ms", ("p50", "p99", "most"), found)
-
-
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command line says; `[]` stands for the defaults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, default=300_000)
-    parser.add_argument("--block", type=int, default=10_000, help="events in one flush")
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to write; by default a temporary folder")
-    parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")
+    parser.add_argument("--json", action="store_true", help="all figures as JSON, and no table")
     return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> list[Rows]:
-    """Everything, each table by itself."""
-    events = make_events(options.events)
-    runs = []
-    for _ in range(_RUNS):
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            runs.append(measure(events, options.block, Path(folder)))
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        return [costs(runs), latenesses(events, Path(folder))]
+    """One table, with a column for each size of batches."""
+    found: dict[int, list[Figures]] = {size: [] for size in _SIZES}
+    for _ in range(options.rounds):
+        for size in _SIZES:
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                found[size].append(measure(options.messages, size, Path(folder)))
+    medians = [[statistics.median(values) for values in zip(*map(astuple, rounds), strict=True)] for rounds in found.values()]
+    assert len(_NAMES) == len(fields(Figures))
+    values = {name: tuple(of_size[place] for of_size in medians) for place, name in enumerate(_NAMES)}
+    return [Rows("what the events of a message cost", tuple(f"batches of {size}" for size in _SIZES), values)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
