@@ -77,12 +77,12 @@ _START = struct.Struct("<QI")
 _HEAD_SIZE = _HEAD.size + _NUMBER.size
 
 #: What may differ between the events of a run; of these, those that grow by one from event to event unless they have a column.
-_RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash", "order_hash")
-_GROWING: Final = ("offset", "exec_id")
+RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash", "order_hash")
+GROWING: Final = ("offset", "exec_id")
 #: Of these, those that outcomes share with their start.
-_STAYING: Final = _RUN_FIELDS[:4]
+STAYING: Final = RUN_FIELDS[:4]
 #: Says that `claim_seq` follows the columns of a block.
-_HAS_CLAIM: Final = 1 << len(_RUN_FIELDS)
+_HAS_CLAIM: Final = 1 << len(RUN_FIELDS)
 
 #: Events that are worth their own block.
 _LEAST_RUN: Final = 10
@@ -152,10 +152,6 @@ class Block:
     def next_seq(self) -> int:
         return self.first_seq + self.count
 
-    def claim_seqs(self) -> bytes:
-        """None, for each: the start of a single event is not known here."""
-        return _NONE_BYTES * self.count
-
     def column(self, name: str) -> bytes:
         """One field of all records, side by side, in its format."""
         width = _WIDTHS[name]
@@ -199,7 +195,8 @@ class StartBlock:
     """Fields of all events, side by side, of those that differ; a field that has no column grows by one from event to event where
     it may differ and is there, and is the same in all else."""
     claim_seq: int | None = None
-    """Of outcomes whose start block stands in an earlier file: the sequence number of the start of the first message."""
+    """Of outcomes whose start block stands in an earlier file: the sequence number of the start of the first message. Those of the others
+    follow as the executions do."""
 
     @property
     def next_seq(self) -> int:
@@ -211,8 +208,8 @@ class StartBlock:
 
     def encode(self) -> bytes:
         """The block as it stands in a file."""
-        which = sum(1 << place for place, name in enumerate(_RUN_FIELDS) if name in self.columns)
-        columns = [self.columns[name] for name in _RUN_FIELDS if name in self.columns]
+        which = sum(1 << place for place, name in enumerate(RUN_FIELDS) if name in self.columns)
+        columns = [self.columns[name] for name in RUN_FIELDS if name in self.columns]
         if self.claim_seq is not None:
             which |= _HAS_CLAIM
             columns.append(_LARGE.pack(self.claim_seq))
@@ -224,17 +221,10 @@ class StartBlock:
         if (column := self.columns.get(name)) is not None:
             return column
         first = Block(self.first_seq, self.record, self.strings).column(name)
-        if name in _GROWING and first != _NONE_BYTES:
+        if name in GROWING and first != _NONE_BYTES:
             (number,) = _LARGE.unpack(first)
             return array("q", range(number, number + self.count)).tobytes()
         return first * self.count
-
-    def claim_seqs(self) -> bytes:
-        """The sequence number of each message's start, side by side: they follow each other as the executions do."""
-        if self.claim_seq is None:
-            return _NONE_BYTES * self.count
-        first, *_ = exec_ids = memoryview(self.column("exec_id")).cast("q")
-        return array("q", [self.claim_seq + exec_id - first for exec_id in exec_ids]).tobytes()
 
     def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
@@ -268,8 +258,8 @@ class OutcomeBlock:
     def encode(self, file_first_seq: int = 0) -> bytes:
         """The block as it stands in a file with this first sequence number: with all columns if its start block stands before that."""
         if self.start.first_seq < file_first_seq:
-            columns = {name: self.column(name) for name in _STAYING}
-            (claim_seq,) = _LARGE.unpack_from(self.claim_seqs())
+            columns = {name: self.column(name) for name in STAYING}
+            claim_seq = self.start.first_seq + (self.places[0] if self.places else 0)
             return StartBlock(self.first_seq, self.count, self.record, self.strings, columns, claim_seq).encode()
         mask = b"" if self.places is None else _mask(self.places, self.start.count)
         payload = b"".join((_START.pack(self.start.first_seq, len(mask)), mask, self.record, _table(self.strings)))
@@ -277,19 +267,13 @@ class OutcomeBlock:
 
     def column(self, name: str) -> bytes:
         """One field of all events, side by side, in its format: as every reader of the block sees them."""
-        if name not in _STAYING:
+        if name not in STAYING:
             return Block(self.first_seq, self.record, self.strings).column(name) * self.count
         column = self.start.column(name)
         if self.places is None:
             return column
         values = memoryview(column).cast(_FORMATS[name])
         return array(_FORMATS[name], [values[place] for place in self.places]).tobytes()
-
-    def claim_seqs(self) -> bytes:
-        """The sequence number of each message's start, side by side."""
-        first = self.start.first_seq
-        places = range(self.start.count) if self.places is None else self.places
-        return array("q", [first + place for place in places]).tobytes()
 
     def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
@@ -301,7 +285,7 @@ AnyBlock = Block | StartBlock | OutcomeBlock
 
 def _rows(block: StartBlock | OutcomeBlock) -> Iterator[EventRow]:
     records = bytearray(block.record * block.count)
-    for name in _RUN_FIELDS:
+    for name in RUN_FIELDS:
         form, width = _FORMATS[name], _WIDTHS[name]
         memoryview(records).cast(form)[_STARTS[name] // width :: RECORD_SIZE // width] = memoryview(block.column(name)).cast(form)
     return Block(block.first_seq, bytes(records), block.strings).rows()
@@ -334,10 +318,6 @@ class EventLog:
     def column(self, name: str) -> bytes:
         """One field of all records, side by side, in its format."""
         return b"".join(block.column(name) for block in self.blocks)
-
-    def claim_seqs(self) -> bytes:
-        """The sequence number of the start that each outcome is of, side by side; none where the log does not name it."""
-        return b"".join(block.claim_seqs() for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,7 +513,7 @@ def _read_start(found: _Found) -> StartBlock | None:
     which = int.from_bytes(found.payload[: _NUMBER.size], "little")
     at = _NUMBER.size + RECORD_SIZE
     columns = {}
-    for place, name in enumerate(_RUN_FIELDS):
+    for place, name in enumerate(RUN_FIELDS):
         if which >> place & 1:
             width = _WIDTHS[name] * found.events
             columns[name] = found.payload[at : at + width]
@@ -543,14 +523,9 @@ def _read_start(found: _Found) -> StartBlock | None:
     if not found.events or at > len(found.payload):
         return None
     record, strings = found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at)
-    run = StartBlock(found.first_seq, found.events, record, strings, columns, _LARGE.unpack(claim)[0] if claim else None)
-    try:
-        run.claim_seqs()
-        for name in _GROWING:
-            run.column(name)
-    except OverflowError:
+    if any(name not in columns and _LARGE.unpack_from(record, _STARTS[name])[0] + found.events > 2**63 for name in GROWING):
         return None
-    return run
+    return StartBlock(found.first_seq, found.events, record, strings, columns, _LARGE.unpack(claim)[0] if claim else None)
 
 
 def _read_outcome(found: _Found, starts: Mapping[int, StartBlock]) -> OutcomeBlock | None:

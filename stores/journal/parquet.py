@@ -17,6 +17,7 @@ from pyarrow.compute import call_function as call
 
 from ackwise.middleware.eventlog import FIELDS, NONE, EventLog
 from ackwise.middleware.events import COLUMNS, EVENT_COLUMNS, Column, Kind
+from ackwise.stores.journal.columns import Columns
 from ackwise.stores.journal.layout import FILE_MODE, create_regular, make_directories, parquet_path, sync_directory
 from ackwise.stores.journal.runs import LONGEST, Lists, parts_of
 from ackwise.stores.journal.sums import KEY, PLACEHOLDER, sealed
@@ -41,7 +42,6 @@ _COUNTS: Final = b"ackwise.counts"
 #: In the file's metadata: the boot id of the machine that rolled the last log of a writer that was gone.
 ROLLED_ON: Final = b"ackwise.rolled_on"
 
-_WIDTHS: Final = {"q": np.int64, "i": np.int32, "h": np.int16, "b": np.int8}
 _FIELDS: Final = {field.name: field for field in FIELDS}
 _FIELD_OF: Final = {"event_type": "code", "event_ts": "at_us", "record_ts": "record_ts_ms", "due_ts": "due_ms"}
 _NUMBERED: Final = {column.name for column in EVENT_COLUMNS if _FIELD_OF.get(column.name, column.name) in {*_FIELDS, "at_us", "seq"}}
@@ -186,15 +186,13 @@ class _OfLog:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._texts = list[str | None]([None])
-        text = self._numbering()
-        numbers = {field.name: text(field.name) if field.is_text else self._field(field.name) for field in FIELDS}
+        columns = Columns(log)
+        self._texts = columns.texts
+        numbers = {**columns.fields, "seq": columns.seq, "claim_seq": columns.claim_seq}
         numbers["at_us"] = numbers.pop("at_ns") // 1000
         for name in ("record_ts_ms", "due_ms"):
             is_date = (numbers[name] >= _FIRST_MS) & (numbers[name] <= _LAST_MS)
             numbers[name] = np.where(is_date, numbers[name], _NONE)
-        numbers["seq"] = np.arange(log.header.first_seq, log.next_seq)
-        numbers["claim_seq"] = np.frombuffer(log.claim_seqs(), np.int64)
         self.numbers: Final[Mapping[str, npt.NDArray[Any]]] = numbers
 
     def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:
@@ -211,22 +209,3 @@ class _OfLog:
             return pa.array(values != 0, mask=is_null)
         found = pa.array(values, mask=is_null)
         return found.cast(pa.timestamp("ms", "UTC") if name.endswith("_ms") else kind).cast(kind)
-
-    def _field(self, name: str) -> npt.NDArray[Any]:
-        return np.frombuffer(self._log.column(name), _WIDTHS[_FIELDS[name].format])
-
-    def _numbering(self) -> Any:
-        """A function of the name of a text column: its texts as numbers that are the same in all blocks."""
-        numbers: dict[str | None, int] = {None: 0}
-        of_blocks = [numbers.setdefault(text, len(numbers)) for block in self._log.blocks for text in block.strings]
-        self._texts = list(numbers)
-        of_block = np.array(of_blocks, np.int32)
-        counts = [block.count for block in self._log.blocks]
-        sizes = np.array([len(block.strings) for block in self._log.blocks])
-        bases = np.repeat(np.cumsum(sizes) - sizes, counts)
-
-        def numbered(name: str) -> npt.NDArray[Any]:
-            given = self._field(name)
-            return of_block[bases + given] if given.any() else given
-
-        return numbered

@@ -316,7 +316,8 @@ def _of_first(values: Numbers, cut: Flags) -> Numbers:
 def _keys(events: Mapping[str, npt.NDArray[Any]], names: tuple[str, ...], places: Numbers, more: list[Flags] | None = None) -> Numbers:
     """Return numbers from 0 on, equal where all of these columns are."""
     keys, count = np.zeros(len(places), np.int64), 1
-    for values in (*(events[name][places] for name in names), *(more or [])):
+    # What is the same in all events has no strides, and needs no look.
+    for values in (*(events[name][places] for name in names if events[name].strides != (0,)), *(more or [])):
         if not len(values) or (values == values[0]).all():
             continue
         found, which = np.unique(values, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Pairs of a start and its success that stand in two files: the row of the successes names the starts."""
+"""The events of a log as arrays, and pairs of a start and its success that stand in two files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Final
 import pytest
 from tests.spark.events.test_runs import HISTORIES, Worker, recorded
 
+from ackwise.middleware.eventlog import FIELDS, NONE
 from ackwise.middleware.events import EventCode
+from ackwise.stores.journal.columns import Columns
 from ackwise.stores.journal.parquet import tables_of
 from ackwise.stores.journal.runs import LONGEST
 
@@ -31,3 +33,16 @@ def test_a_row_of_successes_names_the_starts_of_its_messages(longest: int) -> No
                     assert start["event_type"] == EventCode.CLAIMED
                     assert [start[name] for name in ABOUT] == [success[name] for name in ABOUT]
     assert across_files > HISTORIES
+
+
+def test_arrays_of_a_log_have_the_values_of_its_events() -> None:
+    for seed in range(HISTORIES):
+        for log in Worker(seed).logs():
+            columns = Columns(log)
+            rows = [row for block in log.blocks for row in block.rows()]
+            assert columns.seq.tolist() == [row.seq for row in rows]
+            for name, form, is_text in FIELDS:
+                values = [getattr(row, name) if name in ("at_ns", "mono_ns") else getattr(row.event, name) for row in rows]
+                found = columns.fields[name].tolist()
+                none = 0 if is_text else NONE[form]
+                assert [columns.texts[value] if is_text else None if value == none else value for value in found] == values, name
