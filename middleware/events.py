@@ -12,7 +12,7 @@ import json
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
+from typing import Final, NamedTuple, Protocol, cast, overload, runtime_checkable
 
 SCHEMA_VERSION = 3
 
@@ -379,6 +379,19 @@ def masks_of(offsets: Sequence[int]) -> list[int]:
     for offset in offsets:
         masks[(offset >> 6) - first] |= 1 << (offset & 63)
     return [mask - (1 << 64) if mask >> 63 else mask for mask in masks]
+
+
+# By the name, as the protocols look: `isinstance` of one takes Python 3.11 as long as recording a batch.
+
+
+def run_sink(sink: EventSink | None) -> RunSink | None:
+    """Return `sink` if it takes the events of a run as one."""
+    return cast(RunSink, sink) if hasattr(sink, "record_run") else None
+
+
+def mark_sink(sink: EventSink | None) -> MarkSink | None:
+    """Return `sink` if it has start marks."""
+    return cast(MarkSink, sink) if hasattr(sink, "mark") else None
 
 
 def durable_of(sink: EventSink | None) -> Durable | None:

@@ -62,13 +62,13 @@ def _look() -> _Look:
 class Meter:
     """Counts messages; the clock starts when the first batch is handed over, and so that batch does not count.
 
-    A profile is of the thread that counts: the event loop's.
+    A profile is of the CPU time of the thread that counts: the event loop's.
     """
 
     def __init__(self, task: Task) -> None:
         self._messages = task.messages
         self._path = task.profile
-        self._profile = None if self._path is None else cProfile.Profile()
+        self._profile = None if self._path is None else cProfile.Profile(time.thread_time)
         self._seen = 0
         self._first = 0
         self._started = self._ended = _Look(0.0, 0.0, 0.0)

@@ -11,7 +11,17 @@ from typing import Any, Final, Literal
 from ackwise.middleware.claims.isolation import Isolation
 from ackwise.middleware.claims.leases import Leases
 from ackwise.middleware.errors import EventLogUnavailable
-from ackwise.middleware.events import STARTS, Event, EventCode, EventSink, MarkSink, RunEvents, RunSink, explode, marks_of
+from ackwise.middleware.events import (
+    STARTS,
+    Event,
+    EventCode,
+    EventSink,
+    RunEvents,
+    explode,
+    mark_sink,
+    marks_of,
+    run_sink,
+)
 from ackwise.middleware.flow.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.disposition import Failure
@@ -135,10 +145,10 @@ class Worker:
 
     def has_marked(self, runs: Sequence[Run]) -> bool:
         """Write everything recorded so far to the event log before a handler has `runs`. Return False if nothing may start now."""
-        if not isinstance(self.sink, MarkSink):
+        if (sink := mark_sink(self.sink)) is None:
             return True
         try:
-            self.sink.mark()
+            sink.mark()
         except EventLogUnavailable as error:
             self.outage.is_on = True
             self.postpone(runs, "the event log can't be written, nothing is started", error)
@@ -147,7 +157,7 @@ class Worker:
 
     def mark_each(self, handler: str, runs: Sequence[Run]) -> bool:
         """As `has_marked`, for `runs` of one partition that `handler` has one by one: one mark covers all of them."""
-        if not isinstance(self.sink, MarkSink) or not runs:
+        if self.sink is None or mark_sink(self.sink) is None or not runs:
             return True
         for event in marks_of(*runs[0].place, handler, sorted(offset for run in runs for offset in run.offsets)):
             self.sink.record(event)
@@ -170,8 +180,8 @@ class Worker:
         events = RunEvents(
             code, *run.place, run.offsets, handler, run.attempt, run.times(), exec_ids, run.dedup_hashes(), epoch, error=error, **fields
         )
-        if isinstance(self.sink, RunSink):
-            self.sink.record_run(events)
+        if (sink := run_sink(self.sink)) is not None:
+            sink.record_run(events)
         else:
             for event in explode(events):
                 self.sink.record(event)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.events import Durable, Event, EventSink, MarkSink, RunEvents, RunSink, durable_of, explode
+from ackwise.middleware.events import Durable, Event, EventSink, RunEvents, durable_of, explode, mark_sink, run_sink
 from ackwise.middleware.log import Log
 from ackwise.middleware.usercode import class_name, failures_of, where_raised
 from ackwise.plugin.handlers.decoder import is_async, name_of
@@ -70,8 +70,8 @@ class Observed:
     def record_run(self, events: RunEvents) -> None:
         """Give the events of a run to the sink, then each of them to each observer."""
         each = explode(events)
-        if isinstance(self._sink, RunSink):
-            self._sink.record_run(events)
+        if (sink := run_sink(self._sink)) is not None:
+            sink.record_run(events)
         elif self._sink is not None:
             for event in each:
                 self._sink.record(event)
@@ -89,8 +89,8 @@ class Observed:
 
     def mark(self) -> None:
         """As the sink does."""
-        if isinstance(self._sink, MarkSink):
-            self._sink.mark()
+        if (sink := mark_sink(self._sink)) is not None:
+            sink.mark()
 
     async def open(self) -> None:
         """As the sink does."""

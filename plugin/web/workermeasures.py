@@ -17,7 +17,7 @@ from aiokafka import TopicPartition
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from ackwise.middleware.events import Durable, Event, EventCode, EventSink, MarkSink, RunEvents, RunSink, durable_of, explode
+from ackwise.middleware.events import Durable, Event, EventCode, EventSink, RunEvents, durable_of, explode, mark_sink, run_sink
 from ackwise.middleware.log import Log
 from ackwise.middleware.message.disposition import OUR_REASONS
 from ackwise.middleware.runs.run import Run
@@ -118,8 +118,8 @@ class CountedEvents:
 
     def record_run(self, events: RunEvents) -> None:
         """Give the events of a run to the sink, then count them."""
-        if isinstance(self._sink, RunSink):
-            self._sink.record_run(events)
+        if (sink := run_sink(self._sink)) is not None:
+            sink.record_run(events)
         elif self._sink is not None:
             for event in explode(events):
                 self._sink.record(event)
@@ -132,8 +132,8 @@ class CountedEvents:
 
     def mark(self) -> None:
         """Let the sink write its marks."""
-        if isinstance(self._sink, MarkSink):
-            self._sink.mark()
+        if (sink := mark_sink(self._sink)) is not None:
+            sink.mark()
 
     async def open(self) -> None:
         """Open the sink."""

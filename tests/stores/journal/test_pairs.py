@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 from tests.spark.events.test_runs import HISTORIES, Worker, recorded
 
-from ackwise.middleware.eventlog import FIELDS, NONE
-from ackwise.middleware.events import EventCode
+from ackwise.middleware.eventlog import FIELDS, NONE, EventBuffer, EventLog, LogHeader, encoded, parse_log
+from ackwise.middleware.events import Event, EventCode, RunEvents
 from ackwise.stores.journal.columns import Columns
 from ackwise.stores.journal.parquet import tables_of
 from ackwise.stores.journal.runs import LONGEST
@@ -33,6 +33,20 @@ def test_a_row_of_successes_names_the_starts_of_its_messages(longest: int) -> No
                     assert start["event_type"] == EventCode.CLAIMED
                     assert [start[name] for name in ABOUT] == [success[name] for name in ABOUT]
     assert across_files > HISTORIES
+
+
+def test_successes_of_one_row_have_starts_in_a_row() -> None:
+    buffer, hashes, times = EventBuffer(), [5] * 12, [1_767_272_400_000] * 12
+    runs = [(EventCode.CLAIMED, first) for first in (0, 12)] + [(EventCode.SUCCEEDED, first) for first in (0, 12)]
+    for code, first in runs:
+        numbers = range(first, first + 12)
+        buffer.record_run(RunEvents(code, "orders", 0, numbers, "bill", 1, times, numbers, hashes, 0))
+        buffer.record(Event(EventCode.HEARTBEAT))
+    blocks = buffer.seal()
+    log = parse_log(LogHeader(7, 26).encode() + encoded(blocks[4:], 26))
+    assert isinstance(log, EventLog)
+    rows = tables_of(log)[0].to_pylist()
+    assert [(row["offset"], row["n"], row["claim_seq"]) for row in rows] == [(0, 12, 0), (12, 12, 13)]
 
 
 def test_arrays_of_a_log_have_the_values_of_its_events() -> None:
