@@ -151,6 +151,7 @@ class Lane:
         self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in flight when something had no room
+        self._measured: tuple[tuple[int, int, int], int] = (0, 0, 0), 0  #: which records were measured last, and their bytes
         self._next_alarm = 0.0
         self._wake = asyncio.Event()
 
@@ -226,7 +227,7 @@ class Lane:
                     self.watermark.finish(record.offset)
         size = 0
         for run in runs:
-            run.size = size_of(run.records)
+            run.size = self._measure(run.records)
             size += run.size
         into.add(runs)
         self.bytes += size
@@ -340,9 +341,16 @@ class Lane:
         room = min(most - self.bytes, self.budget.limit - self.budget.used)
         if is_empty := not self.watermark.count:
             room = max(room, min(most, BATCH_BYTES))
-        if size_of(records) <= room:
+        if self._measure(records) <= room:
             return len(records)
         return max(bisect_right([*accumulate(sizes_of(records))], room), is_empty)
+
+    def _measure(self, records: Sequence[Any]) -> int:
+        """Return the bytes of `records` of this partition, which are counted once: for whether they fit, and when they are taken."""
+        which = records[0].offset, records[-1].offset, len(records)
+        if self._measured[0] != which:
+            self._measured = which, size_of(records)
+        return self._measured[1]
 
     def look_again(self) -> None:
         """Something was resumed, here or elsewhere."""
