@@ -3,7 +3,7 @@
     python -m benchmarks.journal [--messages 100000] [--rounds 5] [--folder FOLDER] [--json]
 
 The events are what messages leave behind when all goes well: CLAIMED with a random dedup hash and SUCCEEDED, of twelve partitions in turn,
-from a made-up clock. Batches of 1 stand for handlers of single messages. Every `_FLUSH` messages are flushed together, and a log file has
+from a made-up clock. Batches of 1 stand for handlers of single messages. 500 messages are flushed together, and a log file has
 100,000 events, as in a worker. Recording, encoding, rolling and marks are in CPU time; writing is in wall time, since it waits for the
 disk. Each figure is the median of the rounds.
 """

@@ -117,7 +117,7 @@ async def test_a_journal_starts_no_process_until_there_is_a_log_to_roll(tmp_path
 
 
 def a_silent_process() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "import sys; [None for _ in sys.stdin]"]
+    command = [sys.executable, "-c", "import time; time.sleep(20)"]  # nobody waits for that who gives up
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
