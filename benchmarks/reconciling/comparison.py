@@ -19,13 +19,14 @@ _IS_SET: Final = '(masks[("offset" >> 6) - (start >> 6) + 1] >> ("offset" & 63):
 
 #: What a run says, table by table. `{run}` is its folder.
 _SAID: Final = {
-    "messages": f"""SELECT group_id, topic, partition, "offset", verdict, flags FROM '{{run}}/verdicts/*.parquet' UNION ALL
-        SELECT group_id, topic, partition, "offset", verdict, flags FROM (
-            SELECT *, {_OFFSETS} FROM '{{run}}/ranges/*.parquet') WHERE masks IS NULL OR {_IS_SET}""",
+    "messages": """SELECT group_id, topic, partition, "offset", verdict, flags FROM '{run}/verdicts/*.parquet'""",
     "missing": f"SELECT group_id, topic, partition, {_OFFSETS}, verdict FROM '{{run}}/missing/*.parquet'",
     "logical": "SELECT DISTINCT group_id, dedup_hash, logical_verdict, 'BEYOND_TTL' IN logical_flags FROM '{run}/logical/*.parquet'",
     "orphans": f"SELECT group_id, topic, partition, {_OFFSETS} FROM '{{run}}/produced/*.parquet' WHERE verdict = 'ORPHAN_CONSUMED'",
 }
+#: The messages that a run tells of by ranges, if it does.
+_RANGES: Final = f"""UNION ALL SELECT group_id, topic, partition, "offset", verdict, flags
+    FROM (SELECT *, {_OFFSETS} FROM '{{run}}/ranges/*.parquet') WHERE masks IS NULL OR {_IS_SET}"""
 #: What is true, in the same columns. `{truth}` are the files, `{verdict}` the column of them.
 _TRUE: Final = {
     "messages": f"""SELECT group_id, topic, partition, "offset", verdict, {_NAMED} FROM {{truth}}""",
@@ -43,8 +44,9 @@ def differences(run: Path, sets: Sequence[Path], *, produced: bool = False) -> l
     """
     verdict = "told" if produced else "verdict"
     names = [name for name in _SAID if produced or name != "orphans"]
+    said = {**_SAID, "messages": _SAID["messages"] + (_RANGES if (run / "ranges").exists() else "")}
     with _database() as connection:
-        queries = {name: (_SAID[name].format(run=run), _TRUE[name].format(truth=_files(sets, name), verdict=verdict)) for name in names}
+        queries = {name: (said[name].format(run=run), _TRUE[name].format(truth=_files(sets, name), verdict=verdict)) for name in names}
         return list(_apart(connection, queries))
 
 

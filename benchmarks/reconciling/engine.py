@@ -6,6 +6,7 @@ that sends again, no transactions of a database, and a due time wherever somethi
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -136,7 +137,7 @@ SELECT group_id, handler, topic, partition, "offset",
        max((attrs->>'redrive')[9:]::BIGINT * 2 + (code = 6)::BIGINT) FILTER (code IN (6, 11)) AS redriven,
        bool_or(code = 7) AS suppressed, bool_or(code = 12) AS stale, bool_or(code = 10) AS claim_lost, bool_or(code = 2) AS claimed,
        max(attempt * 16
-           + CASE code WHEN 1 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 WHEN 11 THEN 6 WHEN 14 THEN 7
+           + CASE code WHEN 1 THEN 1 WHEN 18 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 WHEN 11 THEN 6 WHEN 14 THEN 7
              ELSE 0 END) AS last,
        max(attempt) AS attempt, bit_or(1::BIGINT << attempt) AS attempts,
        min(exec_id) FILTER (code = 2) AS c0, max(exec_id) FILTER (code = 2) AS c1,
@@ -275,7 +276,7 @@ def judge(files: Sequence[Path], out: Path, *, threads: int = 2, memory: str = "
     settings: dict[str, Any] = {
         "threads": threads,
         "memory_limit": memory,
-        "temp_directory": str(out / "spill"),
+        "temp_directory": tempfile.gettempdir(),
         "preserve_insertion_order": False,
     }
     with duckdb.connect(config=settings) as connection:

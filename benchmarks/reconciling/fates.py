@@ -59,6 +59,11 @@ class Hash:
     """That of a dead letter nearby."""
 
 
+#: Verdicts and flags of messages that need no claim to be judged.
+_ENDS: Final = (Verdict.EXACTLY_ONCE, Verdict.DEAD_LETTERED, Verdict.SKIPPED)
+_PLAIN: Final = Flag.HAD_FAILURES | Flag.RETRIED
+
+
 class Step(NamedTuple):
     """One event of a message."""
 
@@ -85,6 +90,13 @@ class WriterFate:
     flags: Flag
     share: int
     hash: int = Hash.OWN
+
+    @property
+    def needs_claims(self) -> bool:
+        """Whether only an app that deduplicates has it."""
+        known = {EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.FAILED, EventCode.SENT_BACK, EventCode.DEAD_LETTERED, EventCode.SKIPPED}
+        is_plain = all(step.code in known and step.who == Who.OWN and not step.is_marked for step in self.steps)
+        return not is_plain or self.hash != Hash.OWN or bool(self.flags & ~_PLAIN) or not (self.steps and self.verdict in _ENDS)
 
 
 def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 10, hash: int = Hash.OWN) -> WriterFate:

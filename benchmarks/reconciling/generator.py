@@ -1,13 +1,14 @@
 """Writes a made-up set of events, and beside it what the reconciliation must say of it.
 
     FOLDER/events/…      events, as workers leave them behind
+    FOLDER/single/…      the same, a row each
     FOLDER/produced/…    what was produced to the topics that are told of
     FOLDER/truth/…       see `truth`
 
 The truth follows from how each message was made; neither the job nor its oracle is asked. Only one slice of one worker is in memory at a
 time, so a set may be as large as the disk.
 
-    python -m benchmarks.reconciling.generator FOLDER [--events 1000000] [--seed 7]
+    python -m benchmarks.reconciling.generator FOLDER [--events 1000000] [--batch 500] [--exceptions 0.05] [--without-dedup]
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 _RETENTION: Final = 1800 * SECOND
 _ACTIVE: Final = 0.6  # of a slice; the rest is for what follows, and for workers to be silent for long enough to be dead
 _SETTLING: Final = 120 * SECOND  # after that, longer than any message takes
-_POLL: Final = 500  # messages
+_POLL: Final = 500  # messages; of a topic, all in a row
+_CALL: Final = 10_000  # from the start of a call to that of the next one
 _COMMIT: Final = 5000  # messages
 _NOT_TOLD: Final = 997  # every so many records the producer keeps one to itself
 _BEFORE: Final = 3  # records that were produced below the first offset that anybody read
@@ -47,6 +49,8 @@ _STEP_COUNT: Final = np.array([len(fate.steps) for fate in FATES], np.int64)
 _FIRST_STEP: Final = np.cumsum(_STEP_COUNT) - _STEP_COUNT
 _HASH: Final = np.array([fate.hash for fate in FATES], np.int64)
 _VERDICT: Final = np.array([fate.verdict for fate in FATES], np.int64)
+#: Whether it is run at all.
+_RUNS: Final = np.array([any(step.run >= 0 for step in fate.steps) for fate in FATES], np.int64)
 _FLAGS: Final = np.array([fate.flags for fate in FATES], np.int64)
 _CODE, _WHO, _ATTEMPT, _RUN, _AT, _OLDER, _MARKED = (np.array(column, np.int64) for column in zip(*_STEPS, strict=True))
 #: What a marked step says: that it ran out of order, that its key is that of a dead letter, and which redrive it is about.
@@ -88,7 +92,9 @@ class _Part(NamedTuple):
     topic: int
     offset: Numbers
     time: Numbers
-    """When it was fetched."""
+    """When its handler was called."""
+    record: Numbers
+    """When it was produced."""
     fate: Numbers
     hash: Numbers
     until: int
@@ -127,7 +133,7 @@ class _World:
         self.truth = truth
         self.events = 0
         self._draw = np.random.default_rng(shape.seed)
-        self._shares = np.cumsum([fate.share * (1 if fate.share >= _OFTEN else shape.rare) / 100_000 for fate in FATES[1:]])
+        self._shares = _shares(shape)
         self._writers: dict[tuple[str, int], Writer] = {}
         self._next = {where: shape.first_offset(*where[1:]) for where in self._places()}
         self._until: dict[tuple[str, int, int], int] = {}
@@ -196,7 +202,7 @@ class _World:
 
     def _write(self, group: str, worker: int, rows: Sequence[Rows], now: _Slice, is_lost: bool = False) -> None:
         next_day = START + (now.day + 1) * DAY
-        self.events += write_events(self.root, self._writers[group, worker], joined(rows), self._draw, next_day, is_lost)
+        self.events += write_events(self.root, self._writers[group, worker], joined(rows), self.shape.events_per_file, next_day, is_lost)
 
     def _parts(self, group: str, worker: int, now: _Slice, is_lost: bool) -> list[_Part]:
         parts = []
@@ -206,9 +212,20 @@ class _World:
             self._next[group, topic, worker] = first + count
             offset = np.arange(first, first + count, dtype=np.int64)
             at = now.begin + 2 * SECOND + np.arange(count, dtype=np.int64) * now.active // count
+            called = _called(at, self.shape.batch) + topic * _POLL * _CALL
             tail = min(50, count // 10) if now.is_end else 0
             fate = self._fates(group, topic, worker, offset, now, is_lost, tail)
-            parts.append(_Part(topic, offset, at, fate, self._own_hashes(group, topic, worker, offset), first + count - tail))
+            parts.append(
+                _Part(
+                    topic,
+                    offset,
+                    called,
+                    at // 1000 * 1000 - 200_000,
+                    fate,
+                    self._own_hashes(group, topic, worker, offset),
+                    first + count - tail,
+                )
+            )
         self._share_hashes(group, worker, parts, is_lost)
         return parts
 
@@ -219,7 +236,8 @@ class _World:
             fate[found < len(FATES)] = found[found < len(FATES)]
         fate[[0, -1, -2]] = 0  # how far one file reaches and where the next one resumes must not depend on chance
         if tail:
-            fate[-tail:] = np.resize([_FATE["waiting"], _FATE["in flight"], 0], tail)
+            begun = _FATE["in flight" if self.shape.deduplicates else "waiting"]
+            fate[-tail:] = np.resize([_FATE["waiting"], begun, 0], tail)
         if self._jumps(group, topic, worker, now):
             fate[_JUMP] = _FATE["jumped over"]
         if self._lacks_oldest(topic, now):
@@ -287,6 +305,8 @@ class _World:
 
     def _tell_messages(self, where: tuple[str, str, int], part: _Part, now: _Slice, is_blind: bool) -> None:
         verdict, flags, unknown = _VERDICT[part.fate], _FLAGS[part.fate], Verdict.UNKNOWN_EXPORT_GAP
+        if not self.shape.deduplicates:
+            flags[_RUNS[part.fate] == 1] |= Flag.UNCLAIMED
         if now.is_end:
             verdict[verdict == Verdict.RETRY_LOST] = Verdict.RETRYING
         suppressed = verdict == Verdict.PHANTOM_SUPPRESSED
@@ -329,14 +349,13 @@ class _World:
 
     def _message_rows(self, group: str, worker: int, parts: Sequence[_Part], now: _Slice) -> Rows:
         topic = np.concatenate([np.full(len(part.offset), part.topic, np.int64) for part in parts])
-        offset, times, fate, hashes = (np.concatenate(columns) for columns in list(zip(*parts, strict=True))[1:5])
+        offset, times, record, fate, hashes = (np.concatenate(columns) for columns in list(zip(*parts, strict=True))[1:6])
         counts = _STEP_COUNT[fate]
         of = np.repeat(np.arange(len(counts)), counts)
         step = _FIRST_STEP[fate][of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
         code, run, attempt, time_of = _CODE[step], _RUN[step], _ATTEMPT[step], times[of]
         numbers = np.array([self._writers[group, each].number for each in (worker, self._other(Who.STANDBY), self._other(Who.VICTIM))])
-        execution = (numbers[_WHO[step]] << 40) + (run << 36) + self._executions + of
-        self._executions += len(counts)
+        execution = (numbers[_WHO[step]] << 40) + (run << 36) + self._numbered(times, fate)[of]
         sent, ran = code == EventCode.SENT_BACK, (code == EventCode.SUCCEEDED) | (code == EventCode.FAILED)
         ts = time_of + _AT[step]
         due = ts + np.array(LEVELS, np.int64)[attempt - 1] * SECOND
@@ -344,23 +363,31 @@ class _World:
             due[np.isin(fate[of], [_FATE["copy gone"], _FATE["copy received and gone"]])] = self.shape.end + 3600 * SECOND
         return {
             "who": _WHO[step],
-            "event_type": code,
+            "event_type": code if self.shape.deduplicates else np.where(code == EventCode.CLAIMED, EventCode.STARTED, code),
             "event_ts": ts,
             "topic": topic[of],
             "partition": np.full(len(of), worker, np.int64),
             "offset": offset[of],
-            "record_ts": time_of // 1000 * 1000 - 200_000 - _OLDER[step] * 3600 * SECOND,
+            "record_ts": record[of] - _OLDER[step] * 3600 * SECOND,
             "attempt": attempt,
             "level": np.where(sent, attempt, NONE),
             "due_ts": np.where(sent, due // 1000 * 1000, NONE),
             "exec_id": np.where(run >= 0, execution, NONE),
-            "dedup_hash": hashes[of],
-            "duration_us": np.where(ran, self._draw.integers(200, 5000, len(of)), NONE),
+            "dedup_hash": hashes[of] if self.shape.deduplicates else np.full(len(of), NONE, np.int64),
+            "duration_us": np.where(ran, 200 + (_mixed(ts) & 4095), NONE),
             "error": np.where(
                 code == EventCode.FAILED, self.shape.topics, np.where(code == EventCode.DEAD_LETTERED, self.shape.topics + 1, NONE)
             ),
             "attrs": np.where(_MARKED[step] == 1, self.shape.topics + 2 + _ATTR_OF[code], NONE),
         }
+
+    def _numbered(self, times: Numbers, fate: Numbers) -> Numbers:
+        """Numbers for the executions of messages, in the order of their calls."""
+        order = np.argsort(times, kind="stable")
+        found = np.empty(len(times), np.int64)
+        found[order] = self._executions + np.cumsum(_RUNS[fate[order]])
+        self._executions += len(times)
+        return found
 
     def _partition_rows(self, group: str, worker: int, parts: Sequence[_Part], now: _Slice) -> list[Rows]:
         """What a worker says of its partitions, and of itself."""
@@ -395,7 +422,8 @@ class _World:
     def _says_of_itself(self, group: str, who: int, now: _Slice) -> list[dict[str, int | str]]:
         found: list[dict[str, int | str]] = []
         if now.is_first:
-            session = {"mode": "before_settle", "lease": 30, "retention": _RETENTION // SECOND, "levels": LEVELS}
+            claims = {"lease": 30, "retention": _RETENTION // SECOND} if self.shape.deduplicates else {}
+            session = {"mode": "before_settle", **claims, "levels": LEVELS}
             found.append({"event_type": EventCode.SESSION_START, "event_ts": now.begin, "attrs": json.dumps(session)})
         if who == Who.VICTIM:
             return found
@@ -411,6 +439,22 @@ class _World:
     def _drained(self, group: str, role: str, ago: int) -> dict[str, int | str]:
         where: dict[str, int | str] = {"topic": f"{group}.{role}", "role": role, "partition": 0, "offset": 0, "range_end": 1000}
         return {"event_type": EventCode.BROKER_OFFSETS, "event_ts": self.shape.end - ago * SECOND, "attrs": '{"committed": 1000}', **where}
+
+
+def _shares(shape: Shape) -> npt.NDArray[np.float64]:
+    """The share of each fate but the first, and of those before it. What is rare in a small set comes on top."""
+    shares = np.array([0 if fate.needs_claims and not shape.deduplicates else fate.share for fate in FATES[1:]])
+    more = np.where(shares < _OFTEN, shape.rare, 1)
+    found: npt.NDArray[np.float64] = np.cumsum(shares * more) * shape.exceptions / shares.sum()
+    return found
+
+
+def _called(at: Numbers, batch: int) -> Numbers:
+    """When the handler was called for each message: polls come when their last message is there, batches one after the other."""
+    place = np.arange(len(at))
+    last = np.minimum((place // _POLL + 1) * _POLL, len(at)) - 1
+    found: Numbers = at[last] + place % _POLL // batch * _CALL
+    return found
 
 
 def _ranges(part: _Part, worker: int, fetched: npt.NDArray[np.bool_]) -> Rows:
@@ -451,10 +495,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--batch", type=int, default=500, help="messages of a call of a handler")
+    parser.add_argument("--without-dedup", action="store_true")
+    parser.add_argument("--exceptions", type=float, default=0.05, help="the share of messages that are not just run once")
+    parser.add_argument("--events-per-file", type=int, default=100_000, help="at most")
     options: Any = parser.parse_args(arguments)
     started = time.perf_counter()
-    made = generate(Shape(options.events, options.seed), options.folder)
+    shape = Shape(
+        options.events,
+        batch=options.batch,
+        deduplicates=not options.without_dedup,
+        exceptions=options.exceptions,
+        events_per_file=options.events_per_file,
+    )
+    made = generate(shape, options.folder)
     taken = time.perf_counter() - started
     print(f"{made.events:,} events of {made.messages:,} messages in {taken:.1f} s: {made.events / taken:,.0f} events/s")
 

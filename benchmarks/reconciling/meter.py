@@ -1,18 +1,22 @@
-"""What a piece of work costs a Spark session: time, computing, and what goes through the shuffle, by Spark's own count."""
+"""What a piece of work costs: time, computing, and what it asks of Spark; in a process of its own memory and disk, too."""
 
 from __future__ import annotations
 
 import os
-import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from pyspark.sql import DataFrame, SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: What a session must keep for a meter, as configuration of Spark.
-KEPT: Final = {"spark.ui.retainedStages": "1000", "spark.ui.retainedTasks": "100000"}
+KEPT: Final = {"spark.ui.retainedStages": "1000", "spark.ui.retainedJobs": "1000", "spark.sql.ui.retainedExecutions": "200"}
+
+_SAMPLES: Final = 0.5  # seconds between two looks at a process
 
 
 class Cost(NamedTuple):
@@ -21,55 +25,98 @@ class Cost(NamedTuple):
     wall: float
     """Seconds."""
     cpu: float
-    """Seconds that the JVM and this process computed, together."""
-    rows: int
-    """Rows that went through a shuffle."""
-    bytes: int
-    skew: float
-    """The slowest task beside the median one, in the stage that computed most; 0 if none had several."""
+    """Seconds that this process and those that it started computed, together."""
+    actions: int = 0
+    """Queries of Spark."""
+    jobs: int = 0
+    """Of Spark; a query may be several."""
+    shuffled: int = 0
+    """Bytes that went through a shuffle."""
+    memory: int = 0
+    """Bytes at the peak, of a process of its own and of those that it started."""
+    scratch: int = 0
+    """The same on disk, results left out."""
 
 
 class Meter:
-    """Measures on one local session that keeps `KEPT`, one work at a time."""
+    """Measures in this process, one work at a time; on a Spark session that keeps `KEPT`, if there is one."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark._jvm
-        context = cast(Any, spark.sparkContext._jsc)
-        self._store: Any = context.sc().statusStore()
-        gateway: Any = spark.sparkContext._gateway
-        self._no_quantiles: Any = gateway.new_array(jvm.double, 0)
-        self._nothing: Any = jvm.java.util.ArrayList()
-        self._pid = int(jvm.java.lang.ProcessHandle.current().pid())
-        self._tick = os.sysconf("SC_CLK_TCK")
+    def __init__(self, spark: SparkSession | None) -> None:
+        self._spark = spark
 
     def measure(self, work: Callable[[], object]) -> Cost:
         """Do the work once."""
-        known = {stage.stageId() for stage in self._stages()}
-        began, computed = time.perf_counter(), self._computed()
+        before, began, computed = self._asked(), time.perf_counter(), _computed(os.getpid())
         work()
-        wall, cpu = time.perf_counter() - began, self._computed() - computed
-        stages = [stage for stage in self._stages() if stage.stageId() not in known]
-        rows, size = sum(stage.shuffleWriteRecords() for stage in stages), sum(stage.shuffleWriteBytes() for stage in stages)
-        return Cost(wall, cpu, rows, size, self._skew(stages))
+        wall, cpu = time.perf_counter() - began, _computed(os.getpid()) - computed
+        return Cost(wall, cpu, *(after - each for after, each in zip(self._asked(), before, strict=True)))
 
-    def _stages(self) -> list[Any]:
-        found = self._store.stageList(None, False, False, self._no_quantiles, self._nothing)
-        return [found.apply(place) for place in range(found.size())]
-
-    def _skew(self, stages: list[Any]) -> float:
-        several = [stage for stage in stages if stage.numCompleteTasks() > 2]
-        if not several:
-            return 0.0
-        heaviest = max(several, key=lambda stage: int(stage.executorCpuTime()))
-        tasks = self._store.taskList(heaviest.stageId(), heaviest.attemptId(), 100_000)
-        times = [int(tasks.apply(place).taskMetrics().get().executorCpuTime()) for place in range(tasks.size())]
-        return max(times) / max(1.0, statistics.median(times))
-
-    def _computed(self) -> float:
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / self._tick + time.process_time()
+    def _asked(self) -> tuple[int, int, int]:
+        if self._spark is None:
+            return 0, 0, 0
+        jvm, session = cast(Any, self._spark._jvm), cast(Any, self._spark)._jsparkSession
+        context = cast(Any, self._spark.sparkContext._jsc).sc()
+        context.listenerBus().waitUntilEmpty()
+        store, no_quantiles = context.statusStore(), cast(Any, self._spark.sparkContext)._gateway.new_array(jvm.double, 0)
+        stages = store.stageList(None, False, False, no_quantiles, jvm.java.util.ArrayList())
+        shuffled = sum(stages.apply(place).shuffleWriteBytes() for place in range(stages.size()))
+        return session.sharedState().statusStore().executionsCount(), store.jobsList(None).size(), shuffled
 
 
-def exhaust(frame: DataFrame) -> None:
-    """Compute every row and keep none."""
-    frame.write.format("noop").mode("overwrite").save()
+def alone(
+    command: Sequence[str | Path], scratch: Path, files: Sequence[Path], log: Path, environment: Mapping[str, str]
+) -> tuple[int, Cost]:
+    """Run a command that reads `files`, of which no memory holds anything yet, and writes only to `scratch`; its exit code and cost."""
+    for path in files:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    scratch.mkdir()
+    began, computed, memory, disk = time.perf_counter(), 0.0, 0, 0
+    with log.open("wb") as output:
+        settings = {**os.environ, **environment, "TMPDIR": str(scratch)}
+        process = subprocess.Popen([str(each) for each in command], stdout=output, stderr=output, env=settings)
+    while process.poll() is None:
+        computed = max(computed, _computed(process.pid))
+        memory = max(memory, sum(map(_memory, _tree(process.pid))))
+        disk = max(disk, _size(scratch))
+        time.sleep(_SAMPLES)
+    return process.returncode, Cost(time.perf_counter() - began, computed, memory=memory, scratch=disk)
+
+
+def _computed(pid: int) -> float:
+    """Seconds that a process, those that it started, and those of them that have ended have computed."""
+    ticks = sum(sum(map(int, fields[11:15])) for each in _tree(pid) if (fields := _stat(each)))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from _tree(int(child))
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of its state that follow its name."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return []
+
+
+def _memory(pid: int) -> int:
+    """Bytes; of what it shares with others, its part."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.stat(os.path.join(place, name)).st_blocks * 512
+    return size

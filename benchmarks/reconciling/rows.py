@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ackwise.middleware.events import COLUMNS, SCHEMA_VERSION, EventCode, Kind
+from ackwise.middleware.events import EVENT_COLUMNS, SCHEMA_VERSION, EventCode, Kind
 from ackwise.stores.journal.layout import parquet_path
-from ackwise.stores.journal.parquet import SCHEMA
+from ackwise.stores.journal.parquet import SCHEMA, content_of, in_runs
 
 Numbers = npt.NDArray[np.int64]
 Rows = dict[str, Numbers]
@@ -28,7 +28,8 @@ _COLUMNS: Final = (
 )  # fmt: skip
 _TEXTS: Final = frozenset({"topic", "error", "role", "attrs"})
 _TYPES: Final = {field.name: field.type for field in SCHEMA}
-_KINDS: Final = {column.name: column.kind for column in COLUMNS}
+#: Of so many files of a set one is there once more, and of as many there is a copy that was made before the log was full.
+_TWICE: Final = 50
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class Writer:
     client: str
     texts: list[str]
     next_seq: int = 0
+    files: int = 0
 
     def place(self, text: str) -> int:
         """Where a text is in `texts`, from now on."""
@@ -62,20 +64,26 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return {name: values[order] for name, values in every.items()}
 
 
-def write_events(root: Path, writer: Writer, rows: Rows, draw: np.random.Generator, next_day: int, is_lost: bool = False) -> int:
-    """Number the events and write them, a hundredth into a file that comes only at `next_day` (microseconds), some twice; how many.
+def write_events(root: Path, writer: Writer, rows: Rows, at_most: int, next_day: int, is_lost: bool = False) -> int:
+    """Number the events and write them as the worker's roller does, at most so many to a file; return how many.
 
-    Of a file that is lost only the numbers are used up.
+    `root/events` has the files, `root/single` the same with a row per event. Some of the events are there again at `next_day`
+    (microseconds). Of events that are lost only the numbers are used up.
     """
     count = len(rows["event_ts"])
     seqs = np.arange(writer.next_seq, writer.next_seq + count, dtype=np.int64)
     writer.next_seq += count
-    if is_lost or not count:
+    if is_lost:
         return 0
-    chance = draw.random(count)
-    _write(root, writer, rows, seqs, np.flatnonzero(chance >= 0.01), int(rows["event_ts"][-1]))
-    again = np.flatnonzero((chance < 0.01) | (chance > 0.995))
-    _write(root, writer, rows, seqs, again, next_day)
+    for begin in range(0, count, at_most):
+        table = _table(writer, {name: values[begin : begin + at_most] for name, values in rows.items()}, seqs[begin : begin + at_most])
+        _write(root, writer, table, int(rows["event_ts"][min(begin + at_most, count) - 1]))
+        writer.files += 1
+        match (writer.number + writer.files) % _TWICE:
+            case 0:
+                _write(root, writer, table, next_day)
+            case 1 if len(table) > 1:
+                _write(root, writer, table.slice(0, len(table) // 2), next_day)
     return count
 
 
@@ -83,17 +91,17 @@ def _nothing(part: Rows) -> Numbers:
     return np.full(len(part["event_ts"]), NONE, np.int64)
 
 
-def _write(root: Path, writer: Writer, rows: Rows, seqs: Numbers, chosen: Numbers, closed: int) -> None:
-    if not len(chosen):
-        return
-    seqs = seqs[chosen]
-    path = parquet_path(root, writer.writer_id, int(seqs[0]), int(seqs[-1]), closed * 1000)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = _table(writer, {name: values[chosen] for name, values in rows.items()}, seqs)
-    pq.write_table(table, path, compression="zstd")
+def _write(root: Path, writer: Writer, table: pa.Table, closed: int) -> None:
+    seqs = table["seq"]
+    path = parquet_path(root, writer.writer_id, seqs[0].as_py(), seqs[-1].as_py(), closed * 1000)
+    single = root / "single" / path.relative_to(root / "events")
+    for each in (path, single):
+        each.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content_of(in_runs(table), path.name))
+    pq.write_table(table, single, compression="zstd")
 
 
-def _table(writer: Writer, rows: Rows, seqs: Numbers) -> Any:
+def _table(writer: Writer, rows: Rows, seqs: Numbers) -> pa.Table:
     code, is_copy = rows["event_type"], rows["attempt"] > 1
     is_about_message, is_claim = code < EventCode.COMMITTED, code == EventCode.CLAIMED
     same = {
@@ -108,6 +116,7 @@ def _table(writer: Writer, rows: Rows, seqs: Numbers) -> Any:
         "phys_partition": np.where(is_copy, 0, NONE),
         "phys_offset": np.where(is_copy, rows["offset"], NONE),
         "dedup_epoch": np.where(is_about_message, 0, NONE),
+        "mono_ns": rows["event_ts"] * 1000,
         "lost": np.where(is_claim, 0, NONE),
         "took_unreleased": np.where(is_claim, 0, NONE),
         "proved": np.where(code == EventCode.GAP, 1, NONE),
@@ -118,17 +127,17 @@ def _table(writer: Writer, rows: Rows, seqs: Numbers) -> Any:
         "phys_topic": (np.where(is_copy, 0, NONE), [f"{writer.group}.retry"]),
     }
     texts |= {name: (rows[name], writer.texts) for name in _TEXTS}
-    arrays = []
-    for name in SCHEMA.names[:36]:
+    arrays = {}
+    for name, kind, _ in EVENT_COLUMNS:
         if name in same:
-            arrays.append(pa.repeat(pa.scalar(same[name], _TYPES[name]), len(seqs)))
+            arrays[name] = pa.repeat(pa.scalar(same[name], _TYPES[name]), len(seqs))
         elif name in texts:
-            arrays.append(_dictionary(*texts[name]))
+            arrays[name] = _dictionary(*texts[name])
         elif name in given:
-            arrays.append(_numbers(given[name], _KINDS[name], _TYPES[name]))
+            arrays[name] = _numbers(given[name], kind, _TYPES[name])
         else:
-            arrays.append(pa.nulls(len(seqs), _TYPES[name]))
-    return pa.table(arrays, names=SCHEMA.names[:36])
+            arrays[name] = pa.nulls(len(seqs), _TYPES[name])
+    return pa.table(arrays)
 
 
 def _numbers(values: Numbers, kind: Kind, arrow_type: Any) -> Any:

@@ -21,7 +21,7 @@ class Shape:
     """A set of about `events` events, or more where it would be too small to hold everything.
 
     Each partition number of a group is one worker, which handles that partition of every topic for a day. A worker's events of one
-    slice of the day make one file.
+    slice of the day make a file, or more.
     """
 
     events: int
@@ -34,6 +34,12 @@ class Shape:
     partitions: int = 12
     days: int = 3
     events_per_file: int = 100_000
+    """At most."""
+    batch: int = 500
+    """Messages of a call of a handler."""
+    deduplicates: bool = True
+    exceptions: float = 0.05
+    """The share of messages that have another fate than to be run once."""
     hot: float = 0.3
     """The share that the first partition has of the first topic."""
     rare: int = 1

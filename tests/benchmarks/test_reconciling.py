@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.reconciliation import COUNT, DUCKDB, LOCAL, read_options, run
 from benchmarks.reconciling.comparison import account_differences, differences
 from benchmarks.reconciling.engine import judge
 from benchmarks.reconciling.generator import generate
 from benchmarks.reconciling.shape import Shape
+from rich.console import Console
 from tests.spark.reconciling import reconciled
 
+from ackwise.spark.events.exploding import EVENTS, exploded
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.vocabulary import Flag, Verdict
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]  # makes three sets and judges them on Spark
 
@@ -37,17 +38,7 @@ class Sets(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from benchmarks.reconciling.meter import KEPT
-
-    from ackwise.spark.session.spark import local_session
-
-    with local_session(0, conf=KEPT) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def sets(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sets:
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     """All of them, and what one run says, which was told of what was produced."""
     folder = tmp_path_factory.mktemp("sets")
     folders = [folder / shape.prefix for shape in SHAPES]
@@ -66,7 +57,7 @@ def test_the_job_says_what_is_true(sets: Sets) -> None:
 
 
 def test_a_second_engine_says_so_too(sets: Sets, tmp_path: Path) -> None:
-    judge([path for folder in sets.folders for path in folder.glob("events/**/*.parquet")], tmp_path)
+    judge([path for folder in sets.folders for path in folder.glob("single/**/*.parquet")], tmp_path)
     assert differences(tmp_path, sets.folders) == []
 
 
@@ -92,7 +83,7 @@ def test_a_difference_is_found_and_named(sets: Sets, tmp_path: Path) -> None:
 
 def test_the_same_shape_gives_the_same_files(sets: Sets, tmp_path: Path) -> None:
     generate(SHAPES[0], tmp_path)
-    for name in ("events", "truth", "produced"):
+    for name in ("events", "single", "truth", "produced"):
         made = {path.relative_to(tmp_path): path.read_bytes() for path in (tmp_path / name).rglob("*.parquet")}
         assert made == {path: (sets.folders[0] / path).read_bytes() for path in made}
         assert len(made) == len(list((sets.folders[0] / name).rglob("*.parquet")))
@@ -104,13 +95,31 @@ def test_files_are_named_as_workers_name_them_and_one_is_missing(sets: Sets, tmp
         assert len(evidence.files) > 50
 
 
-def test_the_fold_shuffles_hardly_more_rows_than_there_are_messages(sets: Sets, spark: SparkSession) -> None:
-    from benchmarks.reconciling.formulations import folded
-    from benchmarks.reconciling.meter import Meter, exhaust
+def test_single_events_are_those_of_the_run_rows(sets: Sets) -> None:
+    for path in sets.folders[0].glob("events/**/*.parquet"):
+        single = pq.read_table(sets.folders[0] / "single" / path.relative_to(sets.folders[0] / "events"))
+        assert exploded(pq.read_table(path)).sort_by("seq") == single.cast(EVENTS)
 
-    from ackwise.spark.events.schema import EVENT_SCHEMA
 
-    paths = [str(path) for folder in sets.folders for path in folder.glob("events/**/*.parquet")]
-    messages = sum(pq.read_metadata(folder / "truth" / "messages.parquet").num_rows for folder in sets.folders)
-    cost = Meter(spark).measure(lambda: exhaust(folded(spark.read.schema(EVENT_SCHEMA).parquet(*paths))))
-    assert messages <= cost.rows <= 1.1 * messages
+@pytest.mark.parametrize("shape", [Shape(8_000, 4, batch=1), Shape(8_000, 5, deduplicates=False), Shape(8_000, 6, events_per_file=100)])
+def test_other_sets_are_judged_by_their_truth_too(shape: Shape, tmp_path: Path) -> None:
+    generate(replace(shape, topics=3, partitions=2, days=2, rare=30), tmp_path)
+    assert reconciled(tmp_path, "--out", tmp_path / "run", "--engine", "local").exit_code == 1
+    judge([*tmp_path.glob("single/**/*.parquet")], tmp_path / "duckdb")
+    for name in ("run", "duckdb"):
+        assert differences(tmp_path / name, [tmp_path]) == []
+
+
+def test_messages_of_a_batch_are_one_row(tmp_path: Path) -> None:
+    generate(Shape(8_000, 7, topics=1, partitions=1, days=1, exceptions=0), tmp_path)
+    rows = pa.concat_tables([pq.read_table(path, columns=["n", "ok_n"]) for path in tmp_path.glob("events/**/*.parquet")])
+    assert {(row["n"], row["ok_n"]) for row in rows.drop_null().to_pylist()} >= {(500, 500), (480, 480), (100, 100)}
+
+
+def test_the_benchmark_says_what_each_way_costs_warm_and_cold() -> None:
+    found = run(read_options(["--events", "8000", "--rounds", "1", "--only", "bare count;local;DuckDB"]), Console(quiet=True))
+    assert {*found.warm} == {*found.cold} == {COUNT, LOCAL, DUCKDB}
+    (count,) = found.warm[COUNT]
+    assert min(count.cpu, count.actions, count.jobs, count.shuffled) > 0
+    assert all(cost.memory > 2**20 for cost in found.cold.values())
+    assert [row.aim for row in found.rows] == ["whole job locally, time", "whole job locally, CPU"]
