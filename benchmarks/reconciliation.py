@@ -36,7 +36,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.commands.engines import computing
 from ackwise.spark.commands.options import EngineName
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.events.sources import gathered
+from ackwise.spark.events.sources import gathered, refuse_nothing
 from ackwise.spark.job import reconcile
 from ackwise.spark.session.engine import Engine
 
@@ -184,6 +184,7 @@ class _Bench:
     def _job(self, way: str, spark: SparkSession | None, out: Path) -> None:
         chosen = computing(EngineName.SPARK if way == SPARK else EngineName.LOCAL, self.engine())
         with gathered([self.set], out / ".live") as evidence, chosen.begin(evidence, out) as session:
+            refuse_nothing(evidence)
             reconcile(session, evidence, out=out, run_id="benchmark", config=ReconcileConfig(), engine=chosen.name)
 
 
