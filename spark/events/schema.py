@@ -59,6 +59,10 @@ def micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
+#: `pk` and `mk` of one partition have the same ones.
+_LAST_BITS: Final = 0xFFFF
+
+
 def is_any(*codes: EventCode) -> Column:
     """Whether the event is one of these, after `project`."""
     return F.col("code").isin(*[int(code) for code in codes])
@@ -155,4 +159,6 @@ def project(events: DataFrame, *also: str) -> DataFrame:
         *also,
     )
     keyed = named.withColumn("pk", F.xxhash64("cluster", "group_id", "topic", "topic_id", "partition"))
-    return keyed.withColumn("mk", F.xxhash64("pk", "handler", "dedup_epoch"))
+    # Both say by these bits in which bin the rows of a partition are.
+    last, others = F.col("pk").bitwiseAND(_LAST_BITS), F.xxhash64("pk", "handler", "dedup_epoch").bitwiseAND(~_LAST_BITS)
+    return keyed.withColumn("mk", others.bitwiseOR(last))

@@ -108,10 +108,10 @@ class FoldedEvents:
 def _apart(rows: DataFrame, evidence: Evidence) -> tuple[DataFrame, DataFrame, DataFrame]:
     """The messages of runs that may be clean, the names of their writers and views, and all other events."""
     plain, is_run = runs.may_be_clean([each.writer for each in evidence.disputed]), F.col("n").isNotNull()
-    projected = runs.projected_runs(rows.where(plain))
+    projected = runs.projected_runs(rows.where(plain)).repartition("pk")
     found = runs.messages(projected).persist()
     names = projected.select(*runs.NAMES).distinct()
     # A row that contradicts itself: an event without an offset counts as one of an unknown code.
     strange = found.where(F.col("offset").isNull()).select("writer_id", "mk", "code", "seq", "ts").join(names, ["writer_id", "mk"])
     rest = single_events(rows.where(~is_run), evidence).unionByName(events_in(rows.where(is_run & ~plain), evidence))
-    return found, names, project(rest).unionByName(strange, allowMissingColumns=True).persist()
+    return found, names, project(rest).repartition("pk").unionByName(strange, allowMissingColumns=True).persist()

@@ -76,8 +76,8 @@ def offset_words(
 
 
 def unproved_gaps(steps: DataFrame) -> DataFrame:
-    """The first gap without a proof, if there is one."""
-    return steps.where(_is_loose()).select("pk").limit(1)
+    """The partitions that have a gap without a proof."""
+    return steps.where(_is_loose()).select("pk").distinct()
 
 
 def _is_loose() -> Column:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from ackwise.spark.local.column import Column, Ordered, Zipped, identifier, type_of
 
-__all__ = ["DataFrame", "Database", "Row"]
+__all__ = ["DataFrame", "Database", "Row", "emptied", "write_parquet"]
 
 _JOINS: Final = {"inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_semi": "SEMI JOIN", "left_anti": "ANTI JOIN"}
 _ONE_SIDED: Final = ("left_semi", "left_anti")
@@ -75,6 +75,10 @@ class DataFrame:
         self._name = name or database.new_name()
         self._table = table
 
+    def _made(self, sql: str, columns: Sequence[str], *others: DataFrame, name: str = "", table: str = "") -> DataFrame:
+        """A query of this frame, and of `others`."""
+        return DataFrame(self._database, sql, columns, name, table)
+
     # What changes the columns.
 
     def select(self, *columns: str | Column) -> DataFrame:
@@ -94,7 +98,7 @@ class DataFrame:
         return self.select(*(name for name in self.columns if name not in names))
 
     def toDF(self, *names: str) -> DataFrame:
-        return DataFrame(self._database, f"SELECT * FROM ({self.sql}) AS named({', '.join(map(identifier, names))})", names)
+        return self._made(f"SELECT * FROM ({self.sql}) AS named({', '.join(map(identifier, names))})", names)
 
     def __getitem__(self, name: str) -> Column:
         return Column(f"{self._name}.{identifier(name)}", name)
@@ -119,6 +123,14 @@ class DataFrame:
         """All rows are in one place as it is."""
         return self
 
+    def repartition(self, column: str) -> DataFrame:
+        """All rows are in one place as it is."""
+        return self
+
+    def for_all(self) -> DataFrame:
+        """The same rows, which others may be joined with wherever those are."""
+        return self
+
     def groupBy(self, *keys: str | Column) -> Grouped:
         return Grouped(self, [*self._chosen(keys)])
 
@@ -127,7 +139,7 @@ class DataFrame:
         if not allowMissingColumns and len({*self.columns, *other.columns}) > min(len(self.columns), len(other.columns)):
             raise ValueError(f"the frames have different columns: {self.columns}, {other.columns}")
         both = [frame.select(*(name if name in frame.columns else Column("NULL", name) for name in names)).sql for frame in (self, other)]
-        return DataFrame(self._database, f"({both[0]}) UNION ALL ({both[1]})", names)
+        return self._made(f"({both[0]}) UNION ALL ({both[1]})", names, other)
 
     def join(self, other: DataFrame, on: Any = None, how: str = "inner") -> DataFrame:
         """Join by the columns that `on` names, which are there once then, or where all conditions in `on` hold."""
@@ -140,7 +152,7 @@ class DataFrame:
         if how not in _ONE_SIDED:
             chosen += [Column(f"{right}.{identifier(name)}", name) for name in other.columns if name not in shared]
         text = f"SELECT {', '.join(each.sql for each in chosen)} FROM ({self.sql}) AS {left} {_JOINS[how]} ({other.sql}) AS {right} {where}"
-        return DataFrame(self._database, text, [each.name for each in chosen])
+        return self._made(text, [each.name for each in chosen], other)
 
     # What computes.
 
@@ -157,7 +169,9 @@ class DataFrame:
         return int(self._database.run(f"SELECT count(*) FROM ({self.sql})")[0][0])
 
     def persist(self) -> DataFrame:
-        """Compute it now, and keep the rows until `unpersist`."""
+        """Compute it now, and keep the rows until `unpersist`; what is kept already is not copied."""
+        if self._table:
+            return self
         table = self._database.new_name()
         self._database.run(f"CREATE TEMP TABLE {table} AS {self.toDF(*self.columns).sql}")
         return DataFrame(self._database, f"SELECT * FROM {table}", self.columns, table=table)
@@ -205,11 +219,11 @@ class DataFrame:
             else:
                 names.append(column.name or f"column{len(names)}")
                 texts.append(f"{column.sql} AS {identifier(names[-1])}")
-        return DataFrame(self._database, f"SELECT {', '.join(texts)} FROM ({self.sql}) AS {self._name}{more}", names)
+        return self._made(f"SELECT {', '.join(texts)} FROM ({self.sql}) AS {self._name}{more}", names)
 
     def _same(self, sql: str) -> DataFrame:
         """A query of the same columns, which may be named by this frame."""
-        return DataFrame(self._database, sql, self.columns, self._name)
+        return self._made(sql, self.columns, name=self._name)
 
 
 class Grouped:
@@ -238,12 +252,23 @@ class Writer:
         return self
 
     def parquet(self, path: str) -> None:
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        for earlier in folder.iterdir():
-            earlier.unlink()
-        table = self._frame.arrow()
-        in_utc = [field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field for field in table.schema]
-        pq.write_table(table.cast(pa.schema(in_utc)), folder / ".part-00000.parquet", compression="snappy")
-        (folder / ".part-00000.parquet").replace(folder / "part-00000.parquet")
+        folder = emptied(path)
+        write_parquet(self._frame.arrow(), folder)
         (folder / "_SUCCESS").touch()
+
+
+def emptied(path: str) -> Path:
+    """Return the folder, without files of an earlier run."""
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in folder.iterdir():
+        earlier.unlink()
+    return folder
+
+
+def write_parquet(rows: pa.Table, folder: Path, number: int = 0) -> None:
+    """Write one of the files of a table."""
+    name = f"part-{number:05d}.parquet"
+    in_utc = [field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
+    pq.write_table(rows.cast(pa.schema(in_utc)), folder / f".{name}", compression="snappy")
+    (folder / f".{name}").replace(folder / name)

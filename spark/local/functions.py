@@ -79,7 +79,7 @@ def when(condition: Column, value: Any) -> Case:
 
 
 def broadcast(frame: Any) -> Any:
-    return frame
+    return frame.for_all()
 
 
 def _argument(value: str | Column) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import duckdb
@@ -20,7 +21,7 @@ from ackwise.spark.frames import SparkSession, computed_by
 from ackwise.spark.local.frame import DataFrame
 from ackwise.stores.journal.parquet import SCHEMA
 
-__all__ = ["LocalSession", "UnreadableFile", "local_engine"]
+__all__ = ["EVENTS", "FUNCTIONS", "LocalSession", "UnreadableFile", "connected", "files_of", "is_of_events", "local_engine", "objects_in", "read_files", "without_zones"]
 
 #: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file and no network.
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -34,13 +35,23 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 _CHECKED: Final = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 
 
+#: Of the engine, as `computed_by` takes them.
+FUNCTIONS: Final = ("ackwise.spark.local.functions", "ackwise.spark.local.window")
+
+
 @contextmanager
 def local_engine() -> Iterator[SparkSession]:
     """A session of the local engine, which stands for PySpark's; while it is open, `frames.F` are its functions."""
-    connection = duckdb.connect(config=_SETTINGS)
+    with connected() as session, computed_by(*FUNCTIONS):
+        yield cast("SparkSession", session)
+
+
+@contextmanager
+def connected(settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[LocalSession]:
+    """A session with a database of its own, which has these settings of DuckDB beside ours."""
+    connection = duckdb.connect(config=_SETTINGS | settings)
     try:
-        with computed_by("ackwise.spark.local.functions", "ackwise.spark.local.window"):
-            yield cast("SparkSession", LocalSession(connection))
+        yield LocalSession(connection)
     finally:
         connection.close()
 
@@ -75,19 +86,26 @@ class LocalSession:
         self._connection.execute(f"INSERT INTO {name} SELECT * FROM {given}")
         self._connection.unregister(given)
 
+    def rows(self, table: pa.Table) -> list[tuple[Any, ...]]:
+        """Return the rows of a table of Arrow, as Python has them."""
+        return self._connection.from_arrow(table).fetchall()
+
     def columns_of(self, sql: str) -> list[str]:
         """Return the columns of a query."""
         return [name for name, *_ in self.run(f"DESCRIBE {sql}")]
 
     def createDataFrame(self, rows: pa.Table, schema: str = "") -> DataFrame:  # PySpark's name
         """Return the rows of a table of Arrow, whose types need no schema."""
-        return self.table(_without_zones(rows))
+        return self.table(without_zones(rows))
 
     def table(self, table: pa.Table | ds.Dataset) -> DataFrame:
         """Return the rows of a table of Arrow, or of files, which are read anew for each query."""
-        name = self.new_name()
-        self._connection.register(name, table)
+        self.register(name := self.new_name(), table)
         return DataFrame(self, f"SELECT * FROM {name}", table.schema.names)
+
+    def register(self, name: str, table: pa.Table | ds.Dataset) -> None:
+        """Give the rows of Arrow, or of files, a name for queries."""
+        self._connection.register(name, table)
 
     @property
     def read(self) -> Reader:
@@ -106,21 +124,38 @@ class Reader:
 
     def schema(self, schema: str) -> Reader:
         """Other tables than those of events were written here, so their columns are known."""
-        return Reader(self._session, of_events=[column.split()[0] for column in schema.split(", ")] == SCHEMA.names)
+        return Reader(self._session, of_events=is_of_events(schema))
 
     def parquet(self, *paths: str) -> DataFrame:
-        if self._of_events:
-            return self._session.table(ds.dataset([*paths], schema=_EVENTS, format=_CHECKED))
-        files = [str(file) for path in paths for file in ([*sorted(Path(path).glob("*.parquet"))] if Path(path).is_dir() else [path])]
-        return self._session.table(_without_zones(pa.concat_tables([pq.read_table(file) for file in files])))
+        return self._session.table(read_files(files_of(paths), are_events=self._of_events))
 
     def json(self, paths: Sequence[str]) -> DataFrame:
         """Return the objects in the lines of these files. Raises `ConfigurationError` if there is anything else."""
-        rows = [row for path in paths for row in _objects_in(path)]
-        names = {name: None for row in rows for name in row}
-        return self._session.table(
-            pa.table({name: pa.array([_as_text(name, row.get(name)) for row in rows], pa.string()) for name in names})
-        )
+        return self._session.table(objects_in(paths))
+
+
+def is_of_events(schema: str) -> bool:
+    """Whether it is the schema of files of events."""
+    return [column.split()[0] for column in schema.split(", ")] == SCHEMA.names
+
+
+def files_of(paths: Iterable[str]) -> list[str]:
+    """Return the Parquet files at these paths, or in these folders."""
+    return [str(file) for path in paths for file in ([*sorted(Path(path).glob("*.parquet"))] if Path(path).is_dir() else [path])]
+
+
+def read_files(paths: Sequence[str], *, are_events: bool) -> pa.Table | ds.Dataset:
+    """Return the rows of Parquet files; those of events are read when they are asked for."""
+    if are_events:
+        return ds.dataset([*paths], schema=EVENTS, format=_CHECKED)
+    return without_zones(pa.concat_tables([pq.read_table(file) for file in paths]))
+
+
+def objects_in(paths: Sequence[str]) -> pa.Table:
+    """Return the objects in the lines of these files as rows of texts. Raises `ConfigurationError` if there is anything else."""
+    rows = [row for path in paths for row in _objects_in(path)]
+    names = {name: None for row in rows for name in row}
+    return pa.table({name: pa.array([_as_text(name, row.get(name)) for row in rows], pa.string()) for name in names})
 
 
 def _objects_in(path: str) -> list[dict[str, Any]]:
@@ -143,11 +178,11 @@ def _as_text(name: str, value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def _without_zones(table: pa.Table) -> pa.Table:
+def without_zones(table: pa.Table) -> pa.Table:
     """Every time is in UTC; without a zone DuckDB needs no extension for it."""
     plain = [field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in table.schema]
     return table.cast(pa.schema(plain))
 
 
-#: Without zones, as `_without_zones`.
-_EVENTS: Final = pa.schema([field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in SCHEMA])
+#: Without zones, as `without_zones`.
+EVENTS: Final = pa.schema([field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in SCHEMA])

@@ -58,6 +58,9 @@ def _part_by_part(kernel: Callable[[Any], Iterable[Any]], batches: Iterable[Any]
 
 def at_once(*frames: DataFrame) -> list[list[Row]]:
     """Return the rows of several frames, in no order, from one query: what they have in common is computed once, and together."""
+    if (together := getattr(frames[0], "together", None)) is not None:
+        found: list[list[Row]] = together(*frames)
+        return found
     names = [f"of_{number}" for number in range(len(frames))]
     tagged = [frame.select(F.struct(*frame.columns).alias(name)) for name, frame in zip(names, frames, strict=True)]
     rows = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), tagged).collect()
