@@ -147,11 +147,9 @@ def conclude(
     mates = None if clean is None else mates_of(judged, clean.rows).persist()
     keyed = keys(judged if mates is None else judged.unionByName(mates, allowMissingColumns=True)).persist()
     kept = [moves, open_still, judged, keyed, *(() if clean is None or mates is None else (clean.masks, clean.rows, mates))]
-    if not (twice := repeated(judged)).isEmpty():
-        kept.append(successes := claimed_successes(events, twice).persist())
-        judged = settle_repeated(judged, successes)
+    judged = settle_repeated(judged, claimed_successes(events, repeated(judged)))
     settled = settle_suppressed(judged, keyed, facts.as_of)
-    known = mark_provisional(follow_epochs(settled, spark, facts.views), facts.as_of, micros(config.lateness))
+    known = mark_provisional(follow_epochs(settled, spark, facts.views), facts.as_of, micros(config.lateness)).persist()
     expected, produced, evidence = domains(facts, commits), None, list[DataFrame]()
     sent = folded.outgoing if facts.sending else None
     if produced_rows is not None or sent is not None:
@@ -166,7 +164,7 @@ def conclude(
         seen = [seen_by_messages(judged) if since is None else seen_by(events)]
     words = offset_words(seen, moves, spark, expected, blind, grace, evidence, is_any_unproved=bool(doubtful)).persist()
     failed = logical(settled, keyed)
-    kept += [words, *folded.cached]
+    kept += [known, words, *folded.cached]
     passed_over = strange(moves).count() if facts.strange else 0
     return Judgement(
         facts=facts,

@@ -7,6 +7,7 @@ What groups, joins or counts them moves them first where they are not together y
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -107,6 +108,7 @@ class BinnedFrame(DataFrame):
         by: By = ANYWHERE,
         order: Sequence[str | Column | Ordered] = (),
         is_for_all: bool = False,
+        is_summed: bool = False,
     ) -> None:
         super().__init__(database, sql, columns, name, table)
         self.sources = sources
@@ -114,6 +116,7 @@ class BinnedFrame(DataFrame):
         self.by = by
         self._order = order
         self._is_for_all = is_for_all
+        self._is_summed = is_summed
 
     @property
     def _owner(self) -> Owner:
@@ -163,7 +166,10 @@ class BinnedFrame(DataFrame):
 
     def _made(self, sql: str, columns: Sequence[str], *others: DataFrame, name: str = "", table: str = "") -> BinnedFrame:
         sources = self.sources.union(*(cast("BinnedFrame", other).sources for other in others))
-        return BinnedFrame(self._database, sql, columns, name, table, sources=sources, by=self.by)
+        if self._is_summed:
+            raise ValueError("what was counted is only collected: the counts of bins are added then")
+        is_for_all = self._is_for_all and not others
+        return BinnedFrame(self._database, sql, columns, name, table, sources=sources, by=self.by, is_for_all=is_for_all)
 
     # What brings rows together.
 
@@ -293,6 +299,8 @@ class BinnedFrame(DataFrame):
         if self.by is EVERYWHERE:
             tables = tables[:1]
         each = [self._owner.rows(table) for table in tables]
+        if self._is_summed:
+            each = [_summed(row for rows in each for row in rows)]
         if not self._order:
             return (Row.of(self.columns, values) for rows in each for values in rows)
         return (Row.of(self.columns, values[:-1]) for values in merge(*each, key=lambda values: _nulls_first(values[-1])))
@@ -309,11 +317,10 @@ class _BinnedGrouped(Grouped):
         return Grouped(moved, [Column(identifier(name), name) for name in self._names()]).agg(*columns)
 
     def count(self) -> DataFrame:
-        """Count in each bin before anything is moved."""
-        there = Grouped(self._frame, self._keys).count()
-        if self._binned.by.covers(self._plain()):
-            return there
-        return there.groupBy(*self._names()).agg(Column('CAST(sum("count") AS BIGINT)', "count"))
+        """Count in each bin; who collects the frame adds the counts."""
+        there = cast("BinnedFrame", Grouped(self._frame, self._keys).count())
+        there._is_summed = not self._binned.by.covers(self._plain())
+        return there
 
     @property
     def _binned(self) -> BinnedFrame:
@@ -348,6 +355,14 @@ def _by(keys: Sequence[str]) -> By:
     if any(key in _NUMBERED for key in keys):
         return PARTITION
     return _HASH if "dedup_hash" in keys else By(tuple(sorted(keys)))
+
+
+def _summed(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Add the counts of rows, their last values, that are equal otherwise."""
+    counts = Counter[tuple[Any, ...]]()
+    for *key, number in rows:
+        counts[tuple(key)] += number
+    return [(*key, number) for key, number in counts.items()]
 
 
 def _nulls_first(values: dict[str, Any]) -> list[tuple[bool, Any]]:

@@ -65,7 +65,10 @@ class Files:
 
     def rows(self, program: Program, number: int) -> Any:
         mine = self.paths[number]
-        return read_files(mine, are_events=self.are_events) if mine else self.schema.empty_table()
+        if not mine:
+            return self.schema.empty_table()
+        rows = read_files(mine, are_events=self.are_events)
+        return rows.to_table() if self.are_events else rows  # in memory, since several queries ask for them
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ def binned(
     folder.mkdir(parents=True)
     try:
         with connected() as shapes, computed_by(*FUNCTIONS):
-            yield cast("SparkSession", BinnedSession(shapes, tasks, bins, folder, settings))
+            session = BinnedSession(shapes, tasks, bins, folder, settings)
+            yield cast("SparkSession", session)
+            session.flush()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -83,6 +85,7 @@ class BinnedSession:
         self._settings = settings
         self._tables: dict[str, _Table] = {}
         self._moved: dict[tuple[str, str | None], str] = {}
+        self._written: list[tuple[Step, BinnedFrame]] = []
         self._numbers = count(1)
         self.rounds = 0
 
@@ -171,13 +174,18 @@ class BinnedSession:
         return found
 
     def write(self, frame: BinnedFrame, folder: str) -> None:
-        """Compute the rows, and write them to Parquet files in a folder."""
+        """Write the rows to Parquet files in a folder, together with what is computed next."""
         path = emptied(folder)
         here = frame if frame.by is not EVERYWHERE else frame.coalesce(1)
-        self._compute([(Write(self.new_name(), here.sql, here.columns, folder), here)])
-        (path / "_SUCCESS").touch()
+        self._written.append((Write(self.new_name(), here.sql, here.columns, str(path)), here))
 
-    def _compute(self, asked: Sequence[tuple[Step, BinnedFrame]]) -> None:
+    def flush(self) -> None:
+        """Write what is to be written."""
+        if self._written:
+            self._compute([])
+
+    def _compute(self, shown: Sequence[tuple[Step, BinnedFrame]]) -> None:
+        asked, self._written = [*self._written, *shown], []
         needed = {name: self._tables[name] for _, frame in asked for name in self._missing(frame.sources)}
         at = {name: self._round(table, needed) for name, table in needed.items()}
         of_asked = [self._after(frame.sources, at) for _, frame in asked]
@@ -189,6 +197,9 @@ class BinnedSession:
             self._run(steps, [self._tables[name].given for name in sorted(sources.difference(name for name in mine if not needed[name].moves))])
             for name in mine:
                 needed[name].is_there = True
+        for step, _ in asked:
+            if isinstance(step, Write):
+                (Path(step.folder) / "_SUCCESS").touch()
 
     def _run(self, steps: Sequence[Step], inputs: Sequence[Input]) -> None:
         self.rounds += 1
@@ -224,6 +235,7 @@ class _Reader:
         return _Reader(self._session, are_events=is_of_events(schema))
 
     def parquet(self, *paths: str) -> BinnedFrame:
+        self._session.flush()  # they may be of this run
         files = files_of(paths)
         schema = EVENTS if self._are_events else without_zones(pq.read_schema(files[0]).empty_table()).schema
         return self._session.files(files, schema, are_events=self._are_events)

@@ -59,7 +59,7 @@ def mates_of(judged: DataFrame, clean: DataFrame) -> DataFrame:
     ran = [rows.where("ran_under_claim AND dedup_hash IS NOT NULL").select(*key) for rows in (judged, clean)]
     twice = ran[0].unionByName(ran[1]).groupBy(*key).agg(F.count("*").alias("number")).where("number > 1").select(*key)
     suppressed = judged.where(F.col("verdict").isin(*map(int, SUPPRESSED))).select(*key)
-    return clean.join(twice.unionByName(suppressed).distinct(), key, "left_semi")
+    return clean.join(F.broadcast(twice.unionByName(suppressed).distinct()), key, "left_semi")
 
 
 def times_by_word(messages: DataFrame, named: DataFrame) -> DataFrame:

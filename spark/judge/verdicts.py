@@ -107,15 +107,22 @@ def keys(judged: DataFrame) -> DataFrame:
     under_claim, is_suppressed = F.col("ran_under_claim"), _is(*SUPPRESSED)
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
     ok_ts = F.when(under_claim, F.col("reported_ts"))
+    known = judged.where("dedup_hash IS NOT NULL").select(
+        "scope",
+        "dedup_hash",
+        (F.col("is_done") | _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)).alias("accounted"),
+        _is(*sorted(DONE)).alias("succeeded"),
+        is_suppressed.alias("suppressed"),
+        record.alias("record"),
+        ok_ts.alias("ok_ts"),
+        *("retention", "concerned"),
+    )
     return (
-        judged.where("dedup_hash IS NOT NULL")
-        .groupBy("scope", "dedup_hash")
+        known.groupBy("scope", "dedup_hash")
         .agg(
-            F.max(F.col("is_done") | _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)).alias("accounted"),
-            F.max(_is(*sorted(DONE))).alias("succeeded"),
-            F.max(is_suppressed).alias("suppressed"),
-            F.coalesce(F.min(record) < F.max(record), F.lit(False)).alias("repeated"),
-            F.coalesce(F.max(ok_ts) - F.min(ok_ts) > F.max("retention"), F.lit(False)).alias("beyond"),
+            *(F.max(name).alias(name) for name in ("accounted", "succeeded", "suppressed")),
+            F.coalesce(F.min("record") < F.max("record"), F.lit(False)).alias("repeated"),
+            F.coalesce(F.max("ok_ts") - F.min("ok_ts") > F.max("retention"), F.lit(False)).alias("beyond"),
             F.max("concerned").alias("concerned"),
         )
         .where("suppressed OR repeated")
@@ -137,8 +144,11 @@ def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFra
         .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
         .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
     )
-    mates = keys.select("scope", "dedup_hash", "accounted", "succeeded")
-    checked = judged.where(suppressed).join(mates, ["scope", "dedup_hash"], "left").withColumn("verdict", verdict)
+    # Their keys are few columns; so little goes to where the keys are, and less comes back.
+    key, message = ["scope", "dedup_hash"], ["pk", "mk", "offset"]
+    asked = judged.where(suppressed & F.col("dedup_hash").isNotNull()).select(*message, *key)
+    answers = asked.join(keys.select(*key, "accounted", "succeeded"), key).drop(*key)
+    checked = judged.where(suppressed).join(answers, message, "left").withColumn("verdict", verdict)
     return judged.where(~suppressed).unionByName(checked.drop("accounted", "succeeded"))
 
 

@@ -88,7 +88,11 @@ def _time(facts: Facts) -> Buckets:
 
 
 def _written(rows: Iterable[Row]) -> list[Written]:
-    return [Written(row["writer_id"], row["bucket"], row["first"], row["last"]) for row in rows if row["writer_id"] is not None]
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        if row["writer_id"] is not None:
+            spans[row["writer_id"], row["bucket"]].append((row["first"], row["last"]))
+    return [Written(*key, min(first for first, _ in each), max(last for _, last in each)) for key, each in spans.items()]
 
 
 def _latencies(found: Judged) -> list[Latency]:

@@ -82,7 +82,7 @@ def absent_bins(missing: DataFrame, keyed: DataFrame) -> DataFrame:
 def writing(events: DataFrame, messages: DataFrame | None, time: Buckets, of_account: DataFrame) -> DataFrame:
     """Count what writers wrote, by projected events and by the messages of runs, which may stand for some of the same events.
 
-    Rows with `writer_id`: the least and the largest sequence number, `first` and `last`, that it wrote in a `bucket` of
+    Rows with `writer_id`, one or more: the least and the largest sequence number, `first` and `last`, that it wrote in a `bucket` of
     `time`. Rows without: how often (`count`) runs of `mk` failed with `error`; or how often a partition `pk` came or went
     (`code`) in a `bin` of `of_account`, which has rows of `bins`. An event that was exported twice counts once.
     """
@@ -104,8 +104,8 @@ def writing(events: DataFrame, messages: DataFrame | None, time: Buckets, of_acc
     )
     if messages is not None:
         for at, number in (("ts", "seq"), ("ok_ts", "ok_seq")):
-            of_runs = messages.where(F.col(at).isNotNull()).select("writer_id", F.col(number).alias("seq"), bucket(at).alias("bucket"))
-            ends = of_runs.groupBy("writer_id", "bucket").agg(F.array(F.min("seq"), F.max("seq")).alias("ends"))
+            of_runs = messages.where(F.col(at).isNotNull()).select("writer_id", "mk", F.col(number).alias("seq"), bucket(at).alias("bucket"))
+            ends = of_runs.groupBy("writer_id", "mk", "bucket").agg(F.array(F.min("seq"), F.max("seq")).alias("ends"))
             each = each.unionByName(ends.select("writer_id", "bucket", F.explode("ends").alias("seq")), allowMissingColumns=True)
     once = each.groupBy("writer_id", "bucket", "event", "code", "mk", "error", "pk", "offset").agg(
         F.min("seq").alias("first"), F.max("seq").alias("last")
@@ -148,10 +148,10 @@ def trails(events: DataFrame, flagged: DataFrame) -> DataFrame:
     own = [F.when(~passed, F.col(name)).alias(name) for name in _STEP_COLUMNS]
     # Commits are many, and the first of them is all that matters; what was exported twice becomes one here.
     once = here.select(
-        "number", *own, F.when(passed, F.col("ts")).alias("passed_ts"), F.when(passed, F.col("range_end")).alias("passed_to")
+        "number", "pk", *own, F.when(passed, F.col("ts")).alias("passed_ts"), F.when(passed, F.col("range_end")).alias("passed_to")
     )
-    each = once.groupBy("number", *_STEP_COLUMNS).agg(F.min("passed_ts").alias("passed_ts"), F.min("passed_to").alias("passed_to"))
-    order = Window.partitionBy("number").orderBy("ts", "writer_id", "seq")
+    each = once.groupBy("number", "pk", *_STEP_COLUMNS).agg(F.min("passed_ts").alias("passed_ts"), F.min("passed_to").alias("passed_to"))
+    order = Window.partitionBy("pk", "number").orderBy("ts", "writer_id", "seq")
     kept = each.withColumn("place", F.row_number().over(order)).where(F.col("place") <= _MOST_EVENTS)
     columns = [F.col(name) for name in _STEP_COLUMNS if name not in ("ts", "range_end")]
     return kept.select(

@@ -17,7 +17,7 @@ __all__ = ["of_keys", "of_messages", "of_offsets", "of_parked", "steps"]
 #: Steps that are no burden to the driver.
 _FEW: Final = 20_000
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
-_RUN: Final = (*_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
+_RUN: Final = ("pk", *_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
 #: The columns that are null for an offset without events.
 _UNKNOWN_COLUMNS: Final = (
     *("handler", "dedup_epoch", "flags", "dedup_hash", "last_event", "first_ts", "last_ts"),
@@ -115,7 +115,7 @@ def _merged(messages: DataFrame) -> DataFrame:
         )
         .withColumn("last_event", F.nullif(last_event(), F.lit("")))
         .withColumn("outbox", F.lit(None).cast("string"))
-        .drop("stretch", "state")
+        .drop("pk", "stretch", "state")
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -236,13 +236,18 @@ def is_anomaly() -> Column:
 
 def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     order = ["group_id", "topic", "partition", "offset", "handler", "dedup_epoch", "cluster", "topic_id"]  # no two rows are equal in all
-    # Some of each verdict, even if another has very many.
-    rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
-    named_ones = with_names(found, named).select("*", rank).where(F.col("rank") <= limit)
-    return named_ones.orderBy("rank", "verdict").limit(limit).select(
+    # Some of each verdict, even if another has very many; of each partition no more than could be listed go to where all are compared.
+    few = _ranked(with_names(found, named), limit, "pk", "verdict", order=order).drop("rank").coalesce(1)
+    return _ranked(few, limit, "verdict", order=order).orderBy("rank", "verdict").limit(limit).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
         F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts", "rank",
     )  # fmt: skip
+
+
+def _ranked(rows: DataFrame, limit: int, *keys: str, order: Sequence[str]) -> DataFrame:
+    """The first rows of each of `keys`, with their `rank`."""
+    rank = F.row_number().over(Window.partitionBy(*keys).orderBy(*order)).alias("rank")
+    return rows.select("*", rank).where(F.col("rank") <= limit)
 
 
 def with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
