@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData, Row, SparkSession, Window
     from pyspark.sql import functions as F
 
-__all__ = ["Column", "DataFrame", "F", "GroupedData", "Row", "SparkSession", "Window", "computed_by", "is_spark"]
+__all__ = ["Column", "DataFrame", "F", "GroupedData", "Row", "SparkSession", "Window", "computed_by"]
 
 #: The modules that have the functions and `Window`.
 _SPARK: Final = ("pyspark.sql.functions", "pyspark.sql")
@@ -31,11 +31,6 @@ def computed_by(functions: str, window: str) -> Iterator[None]:
         yield
     finally:
         _engine.reset(token)
-
-
-def is_spark() -> bool:
-    """Whether Spark computes, and not the local engine."""
-    return _engine.get() == _SPARK
 
 
 if not TYPE_CHECKING:

@@ -31,7 +31,7 @@ from ackwise.spark.frames import DataFrame, F, Row, SparkSession
 from ackwise.spark.judge.accounts import domains
 from ackwise.spark.judge.clean import cleared, excluded, mates_of, times_by_word
 from ackwise.spark.judge.context import context, delay_partitions
-from ackwise.spark.judge.offsets import offset_words, seen_by, seen_by_messages, seen_in, unproved_gaps
+from ackwise.spark.judge.offsets import offset_words, seen_by, seen_in, unproved_gaps
 from ackwise.spark.judge.produced import Produced
 from ackwise.spark.judge.unreported import Left, Mark, left, unreported, without_holes
 from ackwise.spark.judge.verdicts import follow_epochs, judge, keys, logical, mark_provisional, repeated, settle_repeated, settle_suppressed
@@ -53,14 +53,14 @@ class Judgement:
     commits: Mapping[int, Committed]
     events: DataFrame
     """The events about partitions, and those about messages that are not clean; projected."""
-    messages: DataFrame | None
+    messages: DataFrame
     """The messages of runs, see `fold.runs`."""
     judged: DataFrame
     settled: DataFrame
     """One row per message that is judged and not clean: its state, its context, `verdict` and `flags`."""
-    clean: DataFrame | None
-    """One row per clean message, with the same columns but `state`; None where all are judged by their events."""
-    mates: DataFrame | None
+    clean: DataFrame
+    """One row per clean message, with the same columns but `state`."""
+    mates: DataFrame
     """The clean messages whose dedup hash others have, too."""
     failed: DataFrame
     """The dedup hashes where deduplication failed, see `logical`."""
@@ -85,7 +85,7 @@ class Judgement:
     @property
     def known(self) -> DataFrame:
         """The rows of `judged` and of all clean messages."""
-        return self.judged if self.clean is None else self.judged.unionByName(self.clean, allowMissingColumns=True)
+        return self.judged.unionByName(self.clean, allowMissingColumns=True)
 
     @property
     def keyed(self) -> DataFrame:
@@ -141,12 +141,12 @@ def conclude(
     contexts = context(spark, facts, commits, blind, None if since is None else since - grace)
     open_still = unreported(spark, folded, facts, taken, marked).persist()
     clean = _clean(spark, folded, facts, contexts, excluded(spark, facts.views, commits, open_still), since, grace)
-    events = folded.events if clean is None else folded.events.unionByName(clean.others, allowMissingColumns=True)
+    events = folded.events.unionByName(clean.others, allowMissingColumns=True)
     states = fold(events, facts.live_writers, facts.mute)
     judged = judge(states, contexts, _stretches(spark, commits, blind), open_still, facts.as_of, grace, since).persist()
-    mates = None if clean is None else mates_of(judged, clean.rows).persist()
-    keyed = keys(judged if mates is None else judged.unionByName(mates, allowMissingColumns=True)).persist()
-    kept = [moves, open_still, judged, keyed, *(() if clean is None or mates is None else (clean.masks, clean.rows, mates))]
+    mates = mates_of(judged, clean.rows).persist()
+    keyed = keys(judged.unionByName(mates, allowMissingColumns=True)).persist()
+    kept = [moves, open_still, judged, keyed, clean.masks, clean.rows, mates]
     judged = settle_repeated(judged, claimed_successes(events, repeated(judged)))
     settled = settle_suppressed(judged, keyed, facts.as_of)
     known = mark_provisional(follow_epochs(settled, spark, facts.views), facts.as_of, micros(config.lateness)).persist()
@@ -158,10 +158,7 @@ def conclude(
         produced = Produced.survey(produced_rows, sent, facts.as_of, grace, blind_clusters)
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         evidence = produced.evidence(spark, facts, expected, blind, resumed)
-    if clean is not None and folded.messages is not None:
-        seen = [seen_in(clean.masks, clean.named), times_by_word(folded.messages, clean.named), seen_by(folded.events)]
-    else:
-        seen = [seen_by_messages(judged) if since is None else seen_by(events)]
+    seen = [seen_in(clean.masks, clean.named), times_by_word(folded.messages, clean.named), seen_by(folded.events)]
     words = offset_words(seen, moves, spark, expected, blind, grace, evidence, is_any_unproved=bool(doubtful)).persist()
     failed = logical(settled, keyed)
     kept += [known, words, *folded.cached]
@@ -174,7 +171,7 @@ def conclude(
         messages=folded.messages,
         judged=judged,
         settled=known.where("concerned"),
-        clean=None if clean is None else clean.rows,
+        clean=clean.rows,
         mates=mates,
         failed=failed,
         words=words,
@@ -187,8 +184,8 @@ def conclude(
     )
 
 
-def _together(settled: DataFrame, clean: DataFrame | None) -> DataFrame:
-    return settled if clean is None else settled.unionByName(clean.where("concerned"), allowMissingColumns=True)
+def _together(settled: DataFrame, clean: DataFrame) -> DataFrame:
+    return settled.unionByName(clean.where("concerned"), allowMissingColumns=True)
 
 
 class _Clean(NamedTuple):
@@ -205,9 +202,7 @@ class _Clean(NamedTuple):
 
 def _clean(
     spark: SparkSession, folded: FoldedEvents, facts: Facts, contexts: DataFrame, against: DataFrame, since: int | None, grace: int
-) -> _Clean | None:
-    if folded.messages is None:
-        return None
+) -> _Clean:
     masks = over_epochs(words_of(folded.messages, folded.events, against), spark, facts.views).persist()
     every, named_views = folded.messages.withColumn("word", word_of("offset")).join(masks, ["mk", "word"]), names(spark, facts)
     others = events_of(every.where(~is_in("clean"))).join(F.broadcast(named_views), "mk")

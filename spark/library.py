@@ -1,13 +1,13 @@
 """The audit as DataFrames of your Spark session: events, verdicts, accounts and claims.
 
-Works with PySpark 4; with Spark Connect, all but `verdicts`. No view, cache or setting is left in the session.
+Works with PySpark 4, and with Spark Connect. No view, cache or setting is left in the session.
 """
 
 from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path
@@ -20,7 +20,7 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count
 from ackwise.spark.events.runs import explode
 from ackwise.spark.events.schema import FILE_SCHEMA
-from ackwise.spark.events.sources import Evidence, gathered, recovered, refuse_nothing
+from ackwise.spark.events.sources import gathered, recovered, refuse_nothing
 from ackwise.spark.events.sources import read_events as read_files
 from ackwise.spark.fold.folded import FoldedEvents
 from ackwise.spark.frames import DataFrame, F, SparkSession
@@ -29,7 +29,6 @@ from ackwise.spark.judge.offsets import absent
 from ackwise.spark.judging import Judgement, conclude
 from ackwise.spark.results.tables import name_of, names, offsets, verdict_rows
 from ackwise.spark.session.rows import at_once
-from ackwise.spark.session.spark import partitions_of
 from ackwise.spark.storeclaims.table import claim_table
 from ackwise.spark.vocabulary import Verdict
 
@@ -38,18 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ReconcileConfig", "accounts", "claims", "read_events", "verdicts"]
 
-#: What the rules count on, whatever the session has.
-_NEEDED: Final = {
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-}
 _ACCOUNTS: Final = (
     "cluster string, group_id string, topic string, topic_id string, partition int, start long, end long, offsets long, "
     "verdicts map<string,long>, gaps long, rewound boolean"
 )
-#: Partitions up to which Spark need not look at the result of a stage to choose the number of the next one.
-_FEW: Final = 256
 
 
 def read_events(spark: SparkSession, *folders: str | Path, stream: bool = False) -> DataFrame:
@@ -78,8 +69,8 @@ def verdicts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig 
 
     Raises `ConfigurationError` if a folder holds no events, and what Spark raises.
     """
-    with _judged(spark, folders, config or ReconcileConfig()) as found:
-        return _kept(verdict_rows(found.every, names(spark, found.facts)).drop("state"))
+    with _judged(spark, folders, config or ReconcileConfig()) as (found, session):
+        return rows_in_spark(spark, verdict_rows(found.every, names(session, found.facts)).drop("state"))
 
 
 def accounts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig | None = None) -> DataFrame:
@@ -90,7 +81,7 @@ def accounts(spark: SparkSession, *folders: str | Path, config: ReconcileConfig 
 
     Raises `UnbalancedAccounts` if they do not, `ConfigurationError` if a folder holds no events, and what Spark raises.
     """
-    with _judged(spark, folders, config or ReconcileConfig()) as found:
+    with _judged(spark, folders, config or ReconcileConfig()) as (found, _):
         accounts = _accounts(found)
     check(accounts)
     return spark.createDataFrame(_table(accounts), _ACCOUNTS)
@@ -138,17 +129,13 @@ def _overlap(files: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def _judged(spark: SparkSession, folders: Sequence[str | Path], config: ReconcileConfig) -> Iterator[Judgement]:
-    """Judge with our settings, and take everything back at the end."""
+def _judged(spark: SparkSession, folders: Sequence[str | Path], config: ReconcileConfig) -> Iterator[tuple[Judgement, SparkSession]]:
+    """Judge in tasks of the session, and yield what is found and what computes it."""
     roots = _roots(folders)
     with _scratch(roots[0]) as scratch, gathered(roots, scratch) as evidence:
         refuse_nothing(evidence)
-        with _settings(spark, evidence):
-            found = conclude(spark, FoldedEvents(spark, evidence), config, evidence.logs)
-            try:
-                yield found
-            finally:
-                found.release()
+        with in_tasks(spark, evidence.size, scratch) as session:
+            yield conclude(session, FoldedEvents(session, evidence), config, evidence.logs), session
 
 
 @contextmanager
@@ -169,40 +156,6 @@ def _scratch(root: Path) -> Iterator[Path]:
             if not there:
                 with suppress(OSError):
                     runs.rmdir()
-
-
-@contextmanager
-def _settings(spark: SparkSession, evidence: Evidence) -> Iterator[None]:
-    """Set what the rules need while the block runs: partitions by the size of the files, since Spark's default is 200 for any."""
-    partitions = partitions_of(evidence.size)
-    ours = _NEEDED | {
-        "spark.sql.shuffle.partitions": str(partitions),
-        "spark.sql.adaptive.enabled": str(partitions > _FEW).lower(),
-    }
-    before: Mapping[str, str] = spark.conf.getAll
-    try:
-        for name, value in ours.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name in ours:
-            if name in before:
-                spark.conf.set(name, before[name])
-            else:
-                spark.conf.unset(name)
-
-
-def _kept(rows: DataFrame) -> DataFrame:
-    """Compute the rows, once. Raise `ConfigurationError` for a session of Spark Connect, whose client takes no plan as deep as this."""
-    try:
-        return rows.localCheckpoint()
-    except Exception as error:
-        if type(error).__name__ != "DecodeError":  # of protobuf, which other sessions do not need
-            raise
-        raise ConfigurationError(
-            "the plan of verdicts is too deep for the client of Spark Connect; call it in a classic session, or read the table verdicts of "
-            "`ackwise reconcile`"
-        ) from error
 
 
 def _accounts(found: Judgement) -> list[PartitionAccount]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ackwise.spark.bins.program import BIN
 from ackwise.spark.local.column import Column, Ordered, identifier
-from ackwise.spark.local.frame import DataFrame, Database, Grouped, Row
+from ackwise.spark.local.frame import Database, DataFrame, Grouped, Row
 
 __all__ = ["ANYWHERE", "EVERYWHERE", "ONE", "PARTITION", "BinnedFrame", "By", "Owner"]
 
@@ -117,6 +117,11 @@ class BinnedFrame(DataFrame):
         self._order = order
         self._is_for_all = is_for_all
         self._is_summed = is_summed
+
+    @property
+    def session(self) -> Database:
+        """The session that computes it."""
+        return self._database
 
     @property
     def _owner(self) -> Owner:

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,7 +24,10 @@ from ackwise.spark.local.column import identifier
 from ackwise.spark.local.frame import DataFrame, write_parquet
 from ackwise.spark.local.session import LocalSession, connected, read_files
 
-__all__ = ["BIN", "Constant", "Files", "Input", "Keep", "Kept", "Map", "Move", "Moved", "Program", "Show", "Step", "Write", "parts", "shown"]
+__all__ = [
+    *("BIN", "Constant", "Files", "Input", "Kept", "Moved"),
+    *("Keep", "Map", "Move", "Program", "Show", "Step", "Write", "parts", "shown"),
+]
 
 #: The variable of a query that has the number of the task's bin.
 BIN: Final = "getvariable('bin')"
@@ -147,7 +151,7 @@ class Move:
         places = rows[_TO].to_numpy()
         in_order = rows.drop_columns([_TO]).take(np.argsort(places, kind="stable"))
         ends = np.searchsorted(np.sort(places), np.arange(program.bins + 1))
-        _send(program, self.name, number, [in_order.slice(first, end - first) for first, end in zip(ends[:-1], ends[1:], strict=True)])
+        _send(program, self.name, number, [in_order.slice(first, end - first) for first, end in pairwise(ends)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +191,8 @@ class Program:
 
     def run(self, number: int) -> None:
         """Do it for the bin of this number. Raises `duckdb.Error` and `OSError`."""
-        with connected(self.settings) as session:
+        spilled = self.folder / "spilled" / f"{number}"
+        with connected({**self.settings, "temp_directory": str(spilled)}) as session:
             session.run(f"SET VARIABLE bin = {number}")
             for given in self.inputs:
                 session.register(given.name, given.rows(self, number))

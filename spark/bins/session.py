@@ -20,12 +20,13 @@ import pyarrow.parquet as pq
 
 from ackwise.spark.bins.frame import ANYWHERE, EVERYWHERE, BinnedFrame
 from ackwise.spark.bins.program import Constant, Files, Input, Keep, Kept, Map, Move, Moved, Program, Show, Step, Write, parts, shown
+from ackwise.spark.frames import DataFrame as SparkFrame
 from ackwise.spark.frames import SparkSession, computed_by
 from ackwise.spark.local.column import identifier, type_of
-from ackwise.spark.local.frame import emptied
+from ackwise.spark.local.frame import Database, emptied
 from ackwise.spark.local.session import EVENTS, FUNCTIONS, LocalSession, connected, files_of, is_of_events, objects_in, without_zones
 
-__all__ = ["BinnedSession", "Tasks", "binned", "in_this_process"]
+__all__ = ["BinnedSession", "Tasks", "binned", "parquet_of", "in_this_process"]
 
 Tasks = Callable[[Program], None]
 """Runs a program for each of its bins."""
@@ -50,9 +51,7 @@ class _Table:
 
 
 @contextmanager
-def binned(
-    tasks: Tasks, bins: int, folder: Path, settings: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[SparkSession]:
+def binned(tasks: Tasks, bins: int, folder: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
     """A session that computes in `bins` bins by `tasks`, with files in `folder`, which is removed at the end.
 
     It stands for PySpark's; while it is open, `frames.F` are the functions of the local engine.
@@ -100,7 +99,7 @@ class BinnedSession:
         name, table = self.new_name(), without_zones(rows)
         self._shapes.register(name, table.schema.empty_table())
         self._tables[name] = _Table(None, self._constant(name, table), frozenset(), is_there=True)
-        return BinnedFrame(self, f"SELECT * FROM {name}", table.schema.names, sources=frozenset({name}), by=EVERYWHERE)
+        return BinnedFrame(cast("Database", self), f"SELECT * FROM {name}", table.schema.names, sources=frozenset({name}), by=EVERYWHERE)
 
     def _constant(self, name: str, table: pa.Table) -> Input:
         if len(table) <= _FEW:
@@ -119,7 +118,7 @@ class BinnedSession:
         self._shapes.register(name, schema.empty_table())
         given = Files(name, parts(paths, self.bins), schema, are_events)
         self._tables[name] = _Table(None, given, frozenset(), is_there=True)
-        return BinnedFrame(self, f"SELECT * FROM {name}", schema.names, sources=frozenset({name}), by=ANYWHERE)
+        return BinnedFrame(cast("Database", self), f"SELECT * FROM {name}", schema.names, sources=frozenset({name}), by=ANYWHERE)
 
     # What makes tables of frames. None of these computes anything.
 
@@ -173,6 +172,13 @@ class BinnedSession:
             shutil.rmtree(self._folder / name)
         return found
 
+    def files_of(self, frame: BinnedFrame) -> list[Path]:
+        """Compute the rows, and return the Parquet files that have them."""
+        folder = self._folder / self.new_name()
+        self.write(frame, str(folder))
+        self.flush()
+        return sorted(folder.glob("*.parquet"))
+
     def write(self, frame: BinnedFrame, folder: str) -> None:
         """Write the rows to Parquet files in a folder, together with what is computed next."""
         path = emptied(folder)
@@ -190,11 +196,13 @@ class BinnedSession:
         at = {name: self._round(table, needed) for name, table in needed.items()}
         of_asked = [self._after(frame.sources, at) for _, frame in asked]
         for number in range(max(of_asked, default=0) + 1):
+            # Names grow: a table is made after those that it is made of.
             mine = sorted((name for name, place in at.items() if place == number), key=lambda name: int(name[1:]))
-            steps = [*(cast("Step", needed[name].step) for name in mine), *(step for (step, _), place in zip(asked, of_asked, strict=True) if place == number)]
-            sources = {source for name in mine for source in needed[name].sources}
-            sources |= {source for (_, frame), place in zip(asked, of_asked, strict=True) if place == number for source in frame.sources}
-            self._run(steps, [self._tables[name].given for name in sorted(sources.difference(name for name in mine if not needed[name].moves))])
+            last = [each for each, place in zip(asked, of_asked, strict=True) if place == number]
+            sources = {source for of in (*(needed[name].sources for name in mine), *(frame.sources for _, frame in last)) for source in of}
+            before = sources.difference(name for name in mine if not needed[name].moves)
+            steps = [*(cast("Step", needed[name].step) for name in mine), *(step for step, _ in last)]
+            self._run(steps, [self._tables[name].given for name in sorted(before)])
             for name in mine:
                 needed[name].is_there = True
         for step, _ in asked:
@@ -243,6 +251,12 @@ class _Reader:
     def json(self, paths: Sequence[str]) -> BinnedFrame:
         """Return the objects in the lines of these files. Raises `ConfigurationError` if there is anything else."""
         return self._session.createDataFrame(objects_in(paths))
+
+
+def parquet_of(rows: SparkFrame) -> list[Path]:
+    """Compute the rows of a session of `binned`, and return the Parquet files that have them: they are there while it is open."""
+    frame = cast("BinnedFrame", rows)
+    return cast("BinnedSession", frame.session).files_of(frame)
 
 
 def _named(frame: BinnedFrame) -> str:

@@ -91,13 +91,18 @@ def _spark(engine: Engine) -> Computing:
     from pyspark.errors import PySparkException
 
     from ackwise.spark.events.reach import require_reach
+    from ackwise.spark.session.python import require_pandas
     from ackwise.spark.session.spark import explain, local_session
+    from ackwise.spark.session.tasks import in_tasks
+
+    require_pandas()
 
     @contextmanager
     def begin(evidence: Evidence, folder: Path) -> Any:
         with local_session(evidence.size, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
             require_reach(spark, evidence.files, folder)
-            yield spark
+            with in_tasks(spark, evidence.size, folder / ".live") as session:  # it is there while the events are judged
+                yield session
 
     return Computing(
         EngineName.SPARK, "starting Spark for", (PySparkException, Py4JError), lambda error: f"Spark failed: {explain(error)}", begin

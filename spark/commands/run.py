@@ -130,7 +130,7 @@ def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], N
                         run_id=run_id,
                         config=request.config,
                         produced=request.produced,
-                        claims=None if table is None else _read(table, spark, chosen, progress),
+                        claims=None if table is None else _read(table, spark, progress),
                         last_commits=last,
                         engine=chosen.name,
                         app=next((name for name in (request.brokers, request.claims) if name is not None and is_app(name)), ""),
@@ -173,9 +173,9 @@ def _claim_table(claims: str) -> ClaimTable:
     return claim_table(claims)
 
 
-def _read(table: ClaimTable, session: SparkSession, chosen: Computing, progress: Callable[[str], None]) -> Claims:
+def _read(table: ClaimTable, session: SparkSession, progress: Callable[[str], None]) -> Claims:
     progress(f"reading the claims in {table.address}")
-    return table.read_here(session) if chosen.name is EngineName.LOCAL else table.read(session)
+    return table.read_here(session)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, outcomes, told
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.written import written_in
-from ackwise.spark.frames import DataFrame, F, SparkSession, is_spark
+from ackwise.spark.frames import DataFrame, F, SparkSession
 from ackwise.spark.session.rows import rows_of
 
 __all__ = ["FoldedEvents"]
@@ -32,27 +32,18 @@ class FoldedEvents:
         self._spark = spark
         self._evidence = evidence
         rows = read_rows(spark, evidence)
-        self.messages: DataFrame | None = None
-        """The messages of run rows that say only what is said of clean ones, see `runs.messages`; None on Spark, which plans longer for
-        them than it judges all by their events."""
-        if is_spark():
-            # What is made of them is planned anew for each query: without this their plan would be a part of all of those.
-            self.events = project(events_in(rows, evidence)).localCheckpoint()
-            """All other events; projected."""
-            self._kept: Sequence[DataFrame] = ()
-        else:
-            found, self._names, self.events = _apart(rows, evidence)
-            self.messages, self._kept = found.where(F.col("offset").isNotNull()), (found, self.events)
+        found, self._names, self.events = _apart(rows, evidence)
+        """All other events; projected."""
+        self.messages = found.where(F.col("offset").isNotNull())
+        """The messages of run rows that say only what is said of clean ones, see `runs.messages`."""
+        self._kept = (found, self.events)
         self._surveyed = survey.surveyed(self.events).persist()
         self._told: Sequence[DataFrame] = ()
 
     @property
     def survey(self) -> DataFrame:
         """Rows of `SurveyRow`, one of each writer, partition and handler."""
-        every = self._surveyed.drop("step")
-        if self.messages is not None:
-            every = every.unionByName(runs.survey_of(self.messages, self._names))
-        return survey.merged(every)
+        return survey.merged(self._surveyed.drop("step").unionByName(runs.survey_of(self.messages, self._names)))
 
     @property
     def steps(self) -> DataFrame:
@@ -71,7 +62,7 @@ class FoldedEvents:
         writers = sorted({hole.writer_id for hole in holes})
         between = tracks.runs([tracks.SeqRun(writer, 0, _NO_END) for writer in writers], holes)
         mine = F.col("writer_id").isin(writers)
-        of_runs = None if self.messages is None else self.messages.where(mine).join(self._names, ["writer_id", "mk"])
+        of_runs = self.messages.where(mine).join(self._names, ["writer_id", "mk"])
         track_rows = tracks.tracks(self._spark, self.events.where(mine), of_runs, between).persist()
         try:
             found = tracks.around(track_rows, rows_of(self._spark, holes, "writer_id long, first long, after long")).collect()
@@ -81,8 +72,7 @@ class FoldedEvents:
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         """Return the outcomes that `writers` reported, as `messages.outcomes` does."""
-        found = outcomes(self.events, writers)
-        return found if self.messages is None else found.unionByName(runs.outcomes(self.messages, writers))
+        return outcomes(self.events, writers).unionByName(runs.outcomes(self.messages, writers))
 
     def told(self, writers: Collection[int]) -> DataFrame:
         """Return the messages with a run of `writers` that others told of, as `messages.told`."""

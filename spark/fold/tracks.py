@@ -54,7 +54,7 @@ def holes_between(runs: Iterable[SeqRun]) -> list[Hole]:
     return found
 
 
-def tracks(spark: SparkSession, events: DataFrame, messages: DataFrame | None, between: Sequence[SeqRun]) -> DataFrame:
+def tracks(spark: SparkSession, events: DataFrame, messages: DataFrame, between: Sequence[SeqRun]) -> DataFrame:
     """One row per run of numbers (`writer_id`, `first`, `last`), partition and word of offsets, from projected events and messages of runs.
 
     `positions` has the offsets at which the partition was read, `reached` and `settled_to` up to where it had been read and was committed.
@@ -67,8 +67,6 @@ def tracks(spark: SparkSession, events: DataFrame, messages: DataFrame | None, b
         F.max(F.when(named, reached())).alias("reached"),
         F.max(F.when(named, committed_position())).alias("settled_to"),
     )
-    if messages is None:
-        return found
     of_runs = _placed(messages.where(named), known).agg(
         F.lit(0).cast("long").alias("positions"),
         F.max(F.col("offset") + 1).alias("reached"),

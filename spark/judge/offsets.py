@@ -16,7 +16,7 @@ from ackwise.spark.judge.production import ALL_PRODUCED
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Account, Verdict
 
-__all__ = ["absent", "accounts", "offset_words", "seen_by", "seen_by_messages", "seen_in", "unproved_gaps"]
+__all__ = ["absent", "accounts", "offset_words", "seen_by", "seen_in", "unproved_gaps"]
 
 _KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
@@ -27,12 +27,6 @@ def seen_in(masks: DataFrame, named: DataFrame) -> DataFrame:
     none = F.lit(None).cast("long")
     of = [F.col("pk").alias("key"), F.col("word"), F.lit("seen").alias("kind"), F.col("seen").alias("mask")]
     return masks.join(F.broadcast(named.select("mk", "pk")), "mk").select(*of, none.alias("oldest"), none.alias("newest"))
-
-
-def seen_by_messages(judged: DataFrame) -> DataFrame:
-    """Return the same from judged messages, if no other ones are seen: one row each, in place of one per event."""
-    oldest = F.coalesce("state.first_record_ts", "record_ts").alias("oldest")
-    return points(judged, "pk", "offset", "seen", oldest, F.col("record_ts").alias("newest"))
 
 
 def seen_by(events: DataFrame) -> DataFrame:

@@ -21,7 +21,10 @@ from ackwise.spark.frames import SparkSession, computed_by
 from ackwise.spark.local.frame import DataFrame
 from ackwise.stores.journal.parquet import SCHEMA
 
-__all__ = ["EVENTS", "FUNCTIONS", "LocalSession", "UnreadableFile", "connected", "files_of", "is_of_events", "local_engine", "objects_in", "read_files", "without_zones"]
+__all__ = [
+    *("EVENTS", "FUNCTIONS", "LocalSession", "UnreadableFile", "connected", "files_of", "is_of_events"),
+    *("local_engine", "objects_in", "read_files", "without_zones"),
+]
 
 #: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file and no network.
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -136,7 +139,8 @@ class Reader:
 
 def is_of_events(schema: str) -> bool:
     """Whether it is the schema of files of events."""
-    return [column.split()[0] for column in schema.split(", ")] == SCHEMA.names
+    names: list[str] = SCHEMA.names
+    return [column.split()[0] for column in schema.split(", ")] == names
 
 
 def files_of(paths: Iterable[str]) -> list[str]:

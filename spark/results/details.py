@@ -45,7 +45,7 @@ class Judged:
     holes: Sequence[Hole]
     events: DataFrame
     """Projected, but those of clean messages."""
-    messages: DataFrame | None
+    messages: DataFrame
     """The messages of runs, see `fold.runs`."""
     judged: DataFrame
     settled: DataFrame

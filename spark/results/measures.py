@@ -79,7 +79,7 @@ def absent_bins(missing: DataFrame, keyed: DataFrame) -> DataFrame:
     return each.groupBy("pk", "bin", "verdict").agg(F.sum(inside).alias("count"))
 
 
-def writing(events: DataFrame, messages: DataFrame | None, time: Buckets, of_account: DataFrame) -> DataFrame:
+def writing(events: DataFrame, messages: DataFrame, time: Buckets, of_account: DataFrame) -> DataFrame:
     """Count what writers wrote, by projected events and by the messages of runs, which may stand for some of the same events.
 
     Rows with `writer_id`, one or more: the least and the largest sequence number, `first` and `last`, that it wrote in a `bucket` of
@@ -102,11 +102,10 @@ def writing(events: DataFrame, messages: DataFrame | None, time: Buckets, of_acc
         F.when(moved, F.col("pk")).alias("pk"),
         F.when(moved, F.col("offset")).alias("offset"),
     )
-    if messages is not None:
-        for at, number in (("ts", "seq"), ("ok_ts", "ok_seq")):
-            of_runs = messages.where(F.col(at).isNotNull()).select("writer_id", "mk", F.col(number).alias("seq"), bucket(at).alias("bucket"))
-            ends = of_runs.groupBy("writer_id", "mk", "bucket").agg(F.array(F.min("seq"), F.max("seq")).alias("ends"))
-            each = each.unionByName(ends.select("writer_id", "bucket", F.explode("ends").alias("seq")), allowMissingColumns=True)
+    for at, number in (("ts", "seq"), ("ok_ts", "ok_seq")):
+        of_runs = messages.where(F.col(at).isNotNull()).select("writer_id", "mk", F.col(number).alias("seq"), bucket(at).alias("bucket"))
+        ends = of_runs.groupBy("writer_id", "mk", "bucket").agg(F.array(F.min("seq"), F.max("seq")).alias("ends"))
+        each = each.unionByName(ends.select("writer_id", "bucket", F.explode("ends").alias("seq")), allowMissingColumns=True)
     once = each.groupBy("writer_id", "bucket", "event", "code", "mk", "error", "pk", "offset").agg(
         F.min("seq").alias("first"), F.max("seq").alias("last")
     )

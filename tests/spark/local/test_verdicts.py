@@ -19,6 +19,7 @@ from tests.spark.robbed import night, robberies
 from tests.spark.running import Answer, run
 
 from ackwise.middleware.events import EventCode
+from ackwise.spark.bins.session import binned, in_this_process
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.reference.oracle import rule
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
@@ -35,9 +36,11 @@ LATER = "83 a suppression after the time of judgement"
 UNIVERSES, FURTHER = range(1000, 2000), range(2000, 4000)
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[SparkSession]:
-    with local_engine() as session:
+@pytest.fixture(scope="module", params=[0, 1, 3, 7], ids=lambda bins: f"{bins} bins" if bins else "no bins")
+def local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The local engine, or as many that share the work."""
+    made = binned(in_this_process, request.param, tmp_path_factory.mktemp("bins") / "rows") if request.param else local_engine()
+    with made as session:
         yield session
 
 
