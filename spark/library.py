@@ -29,6 +29,7 @@ from ackwise.spark.judge.offsets import absent
 from ackwise.spark.judging import Judgement, conclude
 from ackwise.spark.results.tables import name_of, names, offsets, verdict_rows
 from ackwise.spark.session.rows import at_once
+from ackwise.spark.session.tasks import in_tasks, rows_in_spark
 from ackwise.spark.storeclaims.table import claim_table
 from ackwise.spark.vocabulary import Verdict
 

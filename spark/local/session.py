@@ -50,9 +50,9 @@ def local_engine() -> Iterator[SparkSession]:
 
 
 @contextmanager
-def connected(settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[LocalSession]:
+def connected(settings: Mapping[str, Any] = MappingProxyType({})) -> Iterator[LocalSession]:
     """A session with a database of its own, which has these settings of DuckDB beside ours."""
-    connection = duckdb.connect(config=_SETTINGS | settings)
+    connection = duckdb.connect(config={**_SETTINGS, **settings})
     try:
         yield LocalSession(connection)
     finally:
