@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Any, Final, Protocol, cast
@@ -45,6 +45,13 @@ class By:
         if self is PARTITION:
             return any(key in _PARTITION_KEYS for key in keys)
         return {*self.columns} <= {*keys}
+
+    def is_of(self, columns: Collection[str]) -> bool:
+        """Whether rows with these columns still show it: others of the same name may be joined to them later."""
+        if self in (EVERYWHERE, ANYWHERE, ONE):
+            return True
+        return any(key in columns for key in _PARTITION_KEYS) if self is PARTITION else {*self.columns} <= {*columns}
+
 
 
 #: Every bin has all of the rows.
@@ -174,7 +181,8 @@ class BinnedFrame(DataFrame):
         if self._is_summed:
             raise ValueError("what was counted is only collected: the counts of bins are added then")
         is_for_all = self._is_for_all and not others
-        return BinnedFrame(self._database, sql, columns, name, table, sources=sources, by=self.by, is_for_all=is_for_all)
+        by = self.by if self.by.is_of(columns) else ANYWHERE
+        return BinnedFrame(self._database, sql, columns, name, table, sources=sources, by=by, is_for_all=is_for_all)
 
     # What brings rows together.
 
