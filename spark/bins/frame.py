@@ -53,7 +53,6 @@ class By:
         return any(key in columns for key in _PARTITION_KEYS) if self is PARTITION else {*self.columns} <= {*columns}
 
 
-
 #: Every bin has all of the rows.
 EVERYWHERE: Final = By(("everywhere",))
 #: A row is in any bin.

@@ -1,4 +1,4 @@
-"""Rows that go from the driver to Spark, and back: the first without Python on executors, the others in one query."""
+"""Rows that go from the driver to the engine, and back."""
 
 from __future__ import annotations
 
