@@ -95,4 +95,5 @@ async def test_whatever_calls_break_nothing_is_lost_and_nothing_committed_early(
 @pytest.mark.slow  # runs a worker for each call that breaks
 async def test_whatever_call_breaks_alone_nothing_is_lost_and_nothing_committed_early(new_world: NewWorld) -> None:
     unbroken = await consume_mixed_messages(new_world(), [])
-    await each(faults_at(set(unbroken.tap.calls), *SIDES), lambda fault: consume_mixed_messages(new_world(), [fault]))
+    ours = set(unbroken.tap.calls) - {"handler"}  # the app's own, which may be killed and says itself how it fails
+    await each(faults_at(ours, *SIDES), lambda fault: consume_mixed_messages(new_world(), [fault]))
