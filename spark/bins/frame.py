@@ -136,7 +136,8 @@ class BinnedFrame(DataFrame):
     # Where the rows are.
 
     def repartition(self, column: str) -> BinnedFrame:
-        return self._aligned([column])
+        by = _by([column])
+        return self if self.by == by else self._moved(by)
 
     def coalesce(self, number: int) -> BinnedFrame:
         return self if self.by is ONE else self._moved(ONE)
@@ -322,6 +323,11 @@ class _BinnedGrouped(Grouped):
     """Rows by keys, which are brought together first."""
 
     def agg(self, *columns: Column) -> DataFrame:
+        if not self._keys and self._binned.by is not EVERYWHERE:
+            found = cast("BinnedFrame", Grouped(self._binned.coalesce(1), ()).agg(*columns))
+            one = found._made(f"SELECT * FROM ({found.sql}) WHERE {BIN} = 0", found.columns)  # of no rows there is one, too
+            one.by = ONE
+            return one
         if self._binned.by.covers(self._plain()):
             return super().agg(*columns)
         computed = {key.name: key for key in self._keys if key.sql != identifier(key.name)}

@@ -17,8 +17,7 @@ _SPARK_TYPES: Final = {"int64": "bigint"}
 def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
     """Return `rows` in `schema`, such as `pk long, name string`.
 
-    They go to Spark as an Arrow table, which becomes a part of the plan. A list would be read by a Python worker in each task: executors
-    need not have Python, and its start costs more than these few rows.
+    They go to it as an Arrow table, whose types need no look at the rows.
     """
     import pyarrow as pa
 
