@@ -36,7 +36,11 @@ LATER = "83 a suppression after the time of judgement"
 UNIVERSES, FURTHER = range(1000, 2000), range(2000, 4000)
 
 
-@pytest.fixture(scope="module", params=[0, 1, 3, 7], ids=lambda bins: f"{bins} bins" if bins else "no bins")
+#: Into how many bins the rows are dealt; 0: one engine has them all.
+BINS = [0, 3, *(pytest.param(number, marks=pytest.mark.nightly) for number in (1, 7))]
+
+
+@pytest.fixture(scope="module", params=BINS, ids=lambda bins: f"{bins} bins" if bins else "no bins")
 def local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The local engine, or as many that share the work."""
     made = binned(in_this_process, request.param, tmp_path_factory.mktemp("bins") / "rows") if request.param else local_engine()
