@@ -168,7 +168,7 @@ class BinnedFrame(DataFrame):
             return "0"
         if by is PARTITION:
             column = next(name for name in _NUMBERED if name in self.columns)
-            return f"CAST(({identifier(column)} & {LAST_BITS}) % {bins} AS INTEGER)"
+            return f"CAST(coalesce(({identifier(column)} & {LAST_BITS}) % {bins}, 0) AS INTEGER)"  # without a number in the first
         return f"CAST(hash({', '.join(map(identifier, by.columns))}) % {bins} AS INTEGER)"
 
     def _of(self, table: str, by: By) -> BinnedFrame:

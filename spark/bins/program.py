@@ -148,6 +148,8 @@ class Move:
             _send(program, self.name, number, [session.arrow(self.sql)])
             return
         rows = session.arrow(f"SELECT *, {self.to} AS {identifier(_TO)} FROM ({self.sql})")
+        if rows[_TO].null_count:
+            raise ValueError(f"{rows[_TO].null_count} rows of {self.name} would go to no bin")
         places = rows[_TO].to_numpy()
         in_order = rows.drop_columns([_TO]).take(np.argsort(places, kind="stable"))
         ends = np.searchsorted(np.sort(places), np.arange(program.bins + 1))
