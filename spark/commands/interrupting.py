@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -27,6 +28,9 @@ def interruptible() -> Iterator[None]:
         came.append(number)
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():  # no signal arrives there
+        yield
+        return
     before, root, silent = signal.signal(signal.SIGINT, note), logging.getLogger(), logging.NullHandler()
     root.addHandler(silent)  # py4j logs the traceback of an interrupt there
     try:

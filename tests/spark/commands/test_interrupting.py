@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -62,3 +63,12 @@ def test_a_full_disk_is_named_and_what_was_written_is_removed(tmp_path: Path, mo
         f"{out}: no space left on the device; make room there, or give another folder to --out; nothing was concluded"
     )
     assert not out.parent.exists()
+
+
+def test_a_thread_is_never_interrupted_and_needs_no_handler_of_the_signal() -> None:
+    def judge() -> int:
+        with interruptible():
+            return 7
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(judge).result() == 7
