@@ -192,7 +192,7 @@ class World:
                 DeadLetter(),
                 dedup=claims if self.dedup else None,
                 store=store if self.dedup else None,
-                sink=TappedSink(Journal(self.folder / f"{self.group}.events", group_id=self.group), tap),
+                sink=TappedSink(Journal(self.folder / f"{self.group}.events", group_id=self.group, marks=True), tap),
             ),
         )
 
