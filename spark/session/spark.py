@@ -20,10 +20,9 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.local.java import find_java
 from ackwise.spark.session.engine import LOCAL, is_submitted
 
-__all__ = ["explain", "local_session", "partitions_of"]
+__all__ = ["explain", "local_session"]
 
 _SHUFFLE_BYTES: Final = 8 * 2**20  # events per partition of a shuffle, as bytes of Parquet: about 100 MB of messages
-_FEWEST: Final = 4  # partitions, where the number of cores is not known
 #: Partitions of a shuffle up to which Spark need not look at a stage's result to choose the next one, which is a job for each stage.
 _FEW: Final = 256
 _SMALL: Final = 32 * 2**20  # bytes of Parquet up to which the time goes into starting and compiling, not into the data
@@ -99,11 +98,6 @@ def local_session(
             yield session
         finally:
             session.stop()
-
-
-def partitions_of(size: int) -> int:
-    """Return the number of partitions of a shuffle for `size` bytes of event files, on a machine or cluster of any size."""
-    return max(_FEWEST, size // _SHUFFLE_BYTES)
 
 
 def explain(error: Exception) -> str:
