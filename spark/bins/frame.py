@@ -190,8 +190,7 @@ class BinnedFrame(DataFrame):
         return _BinnedGrouped(self, self._chosen(keys))
 
     def distinct(self) -> BinnedFrame:
-        found = self._aligned(self.columns)
-        return found._made(f"SELECT DISTINCT * FROM ({found.sql}) AS {found._name}", found.columns, name=found._name)
+        return cast("BinnedFrame", super(BinnedFrame, self._aligned(self.columns)).distinct())
 
     def unionByName(self, other: DataFrame, allowMissingColumns: bool = False) -> BinnedFrame:
         left, right = self, cast("BinnedFrame", other)
