@@ -25,8 +25,21 @@ from ackwise.spark.local.frame import DataFrame, write_parquet
 from ackwise.spark.local.session import LocalSession, connected, read_files
 
 __all__ = [
-    *("BIN", "Constant", "Files", "Input", "Kept", "Moved"),
-    *("Keep", "Map", "Move", "Program", "Show", "Step", "Write", "parts", "shown"),
+    "BIN",
+    "Constant",
+    "Files",
+    "Input",
+    "Kept",
+    "Moved",
+    "Keep",
+    "Map",
+    "Move",
+    "Program",
+    "Show",
+    "Step",
+    "Write",
+    "parts",
+    "shown",
 ]
 
 #: The variable of a query that has the number of the task's bin.

@@ -22,8 +22,17 @@ from ackwise.spark.local.frame import DataFrame
 from ackwise.stores.journal.parquet import SCHEMA
 
 __all__ = [
-    *("EVENTS", "FUNCTIONS", "LocalSession", "UnreadableFile", "connected", "files_of", "is_of_events"),
-    *("local_engine", "objects_in", "read_files", "without_zones"),
+    "EVENTS",
+    "FUNCTIONS",
+    "LocalSession",
+    "UnreadableFile",
+    "connected",
+    "files_of",
+    "is_of_events",
+    "local_engine",
+    "objects_in",
+    "read_files",
+    "without_zones",
 ]
 
 #: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file and no network.
