@@ -27,6 +27,8 @@ _PARTITION_KEYS: Final = ("pk", "mk", "key", "family")
 _NUMBERED: Final = ("pk", "mk", "key")
 #: These bits of `pk` and `mk` are the same.
 LAST_BITS: Final = 0xFFFF
+#: Rows that are taken from Arrow at a time.
+_AT_ONCE: Final = 10_000
 _WINDOW: Final = re.compile(r"OVER \(PARTITION BY ((?:\"[^\"]*\"(?:, )?)+)")
 
 
@@ -112,17 +114,15 @@ class BinnedFrame(DataFrame):
         *,
         sources: frozenset[str] = frozenset(),
         by: By = ANYWHERE,
-        order: Sequence[str | Column | Ordered] = (),
         is_for_all: bool = False,
-        is_summed: bool = False,
     ) -> None:
         super().__init__(database, sql, columns, name, table)
         self.sources = sources
         """The names of the tables that it is a query of."""
         self.by = by
-        self._order = order
         self._is_for_all = is_for_all
-        self._is_summed = is_summed
+        self._order: Sequence[str | Column | Ordered] = ()
+        self._is_summed = False
 
     @property
     def session(self) -> Database:
@@ -292,9 +292,8 @@ class BinnedFrame(DataFrame):
         found.columns, found._table = columns, table
         return found
 
-    @property
-    def write(self) -> Any:
-        return _Writer(self)
+    def write_to(self, path: str) -> None:
+        self._owner.write(self, path)
 
     def arrow(self) -> pa.Table:
         return pa.concat_tables(self._owner.show(self)[0])
@@ -310,12 +309,17 @@ class BinnedFrame(DataFrame):
     def _in_order(self, tables: Sequence[pa.Table]) -> Iterator[Row]:
         if self.by is EVERYWHERE:
             tables = tables[:1]
-        each = [self._owner.rows(table) for table in tables]
+        each: list[Iterable[tuple[Any, ...]]] = [self._rows(table) for table in tables]
         if self._is_summed:
             each = [_summed(row for rows in each for row in rows)]
         if not self._order:
             return (Row.of(self.columns, values) for rows in each for values in rows)
         return (Row.of(self.columns, values[:-1]) for values in merge(*each, key=lambda values: _nulls_first(values[-1])))
+
+    def _rows(self, table: pa.Table) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a table, some at a time: as Python has them they are many times larger."""
+        for first in range(0, len(table), _AT_ONCE):
+            yield from self._owner.rows(table.slice(first, _AT_ONCE))
 
 
 class _BinnedGrouped(Grouped):
@@ -349,20 +353,6 @@ class _BinnedGrouped(Grouped):
     def _plain(self) -> list[str]:
         """The keys that are columns of the frame."""
         return [key.name for key in self._keys if key.sql == identifier(key.name)]
-
-
-class _Writer:
-    """Writes a frame to a folder, a file of each bin."""
-
-    def __init__(self, frame: BinnedFrame) -> None:
-        self._frame = frame
-
-    def mode(self, mode: str) -> _Writer:
-        assert mode == "overwrite"
-        return self
-
-    def parquet(self, path: str) -> None:
-        self._frame._owner.write(self._frame, path)
 
 
 def _by(keys: Sequence[str]) -> By:

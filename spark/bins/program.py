@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.local.column import identifier
 from ackwise.spark.local.frame import DataFrame, write_parquet
 from ackwise.spark.local.session import LocalSession, connected, read_files
@@ -106,7 +108,7 @@ class Moved:
     schema: pa.Schema
 
     def rows(self, program: Program, number: int) -> pa.Table:
-        return pa.Table.from_batches(list(_sent(program.folder / self.name, number)), self.schema)
+        return pa.Table.from_batches(list(_sent(program, self.name, number)), self.schema)
 
 
 class Step(Protocol):
@@ -202,10 +204,16 @@ class Program:
     settings: Mapping[str, str]
     """Of DuckDB."""
     inputs: Sequence[Input] = ()
-    steps: Sequence[Step] = field(default=())
+    steps: Sequence[Step] = ()
+    duckdb_version: str = duckdb.__version__
+    """The version that all tasks must have: another may number partitions and deal out keys otherwise."""
 
     def run(self, number: int) -> None:
-        """Do it for the bin of this number. Raises `duckdb.Error` and `OSError`."""
+        """Do it for the bin of this number. Raises `duckdb.Error`, `OSError`, and `ConfigurationError` for another DuckDB."""
+        if duckdb.__version__ != self.duckdb_version:
+            raise ConfigurationError(
+                f"DuckDB is {duckdb.__version__} where a task runs, and {self.duckdb_version} on the driver; install one version"
+            )
         spilled = self.folder / "spilled" / f"{number}"
         with connected({**self.settings, "temp_directory": str(spilled)}) as session:
             session.run(f"SET VARIABLE bin = {number}")
@@ -243,9 +251,9 @@ def _send(program: Program, name: str, number: int, for_bins: Sequence[pa.Table]
     _write_batches(program.path(name, f"from-{number}"), schema, (batch for each in batches for batch in each))
 
 
-def _sent(folder: Path, number: int) -> Iterator[pa.RecordBatch]:
-    for path in sorted(folder.glob("from-*.arrow")):
-        with pa.memory_map(str(path)) as file:
+def _sent(program: Program, name: str, number: int) -> Iterator[pa.RecordBatch]:
+    for sender in range(program.bins):  # a file that can't be seen is an error, and not a bin that sent nothing
+        with pa.memory_map(str(program.path(name, f"from-{sender}"))) as file:
             reader = ipc.open_file(file)
             ends = [0, *map(int, reader.schema.metadata[b"ends"].split(b","))]
             place = number if len(ends) > 2 else 0
@@ -263,7 +271,7 @@ def _write(path: Path, rows: pa.Table) -> None:
 
 
 def _write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)  # in a folder that is there until the run ends
     unfinished = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     with pa.OSFile(str(unfinished), "wb") as file, ipc.new_file(file, schema, options=_COMPRESSED) as writer:
         for batch in batches:

@@ -18,13 +18,14 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.bins.frame import ANYWHERE, EVERYWHERE, BinnedFrame
 from ackwise.spark.bins.program import Constant, Files, Input, Keep, Kept, Map, Move, Moved, Program, Show, Step, Write, parts, shown
 from ackwise.spark.frames import DataFrame as SparkFrame
 from ackwise.spark.frames import SparkSession, computed_by
 from ackwise.spark.local.column import identifier, type_of
 from ackwise.spark.local.frame import Database, emptied
-from ackwise.spark.local.session import EVENTS, FUNCTIONS, LocalSession, connected, files_of, is_of_events, objects_in, without_zones
+from ackwise.spark.local.session import EVENTS, FUNCTIONS, LocalSession, Reader, connected, files_of, without_zones
 
 __all__ = ["BinnedSession", "Tasks", "binned", "parquet_of", "in_this_process"]
 
@@ -86,7 +87,6 @@ class BinnedSession:
         self._moved: dict[tuple[str, str | None], str] = {}
         self._written: list[tuple[Step, BinnedFrame]] = []
         self._numbers = count(1)
-        self.rounds = 0
 
     def new_name(self) -> str:
         """Return a name that no table and no frame has."""
@@ -109,14 +109,16 @@ class BinnedSession:
         return Files(name, [[str(path)]] * self.bins, table.schema, are_events=False)
 
     @property
-    def read(self) -> _Reader:
-        return _Reader(self)
+    def read(self) -> Reader:
+        return Reader(self)
 
-    def files(self, paths: Sequence[str], schema: pa.Schema, *, are_events: bool) -> BinnedFrame:
-        """Return the rows of Parquet files, of which each bin reads some."""
-        name = self.new_name()
+    def files(self, paths: Sequence[str], *, are_events: bool) -> BinnedFrame:
+        """Return the rows of Parquet files, or of those in folders; each bin reads some."""
+        self.flush()  # they may be of this run
+        name, files = self.new_name(), files_of(paths)
+        schema = EVENTS if are_events else without_zones(pq.read_schema(files[0]).empty_table()).schema
         self._shapes.register(name, schema.empty_table())
-        given = Files(name, parts(paths, self.bins), schema, are_events)
+        given = Files(name, parts(files, self.bins), schema, are_events)
         self._tables[name] = _Table(None, given, frozenset(), is_there=True)
         return BinnedFrame(cast("Database", self), f"SELECT * FROM {name}", schema.names, sources=frozenset({name}), by=ANYWHERE)
 
@@ -128,12 +130,13 @@ class BinnedSession:
         return self._add(name, Keep(name, sql), Kept(name), frame)
 
     def move(self, frame: BinnedFrame, to: str | None) -> str:
-        if (frame.sql, to) in self._moved:
-            return self._moved[frame.sql, to]
-        name, sql = self.new_name(), _named(frame)
+        sql = _named(frame)
+        if (sql, to) in self._moved:
+            return self._moved[sql, to]
+        name = self.new_name()
         self._shapes.run(f"CREATE TEMP TABLE {name} AS {sql}")
         schema = self._shapes.arrow(f"SELECT * FROM {name}").schema
-        self._moved[frame.sql, to] = self._add(name, Move(name, sql, to), Moved(name, schema), frame)
+        self._moved[sql, to] = self._add(name, Move(name, sql, to), Moved(name, schema), frame)
         return name
 
     def map(self, frame: BinnedFrame, function: Callable[..., Any], schema: str) -> tuple[str, list[str]]:
@@ -207,10 +210,9 @@ class BinnedSession:
                 needed[name].is_there = True
         for step, _ in asked:
             if isinstance(step, Write):
-                (Path(step.folder) / "_SUCCESS").touch()
+                _finish(Path(step.folder), self.bins)
 
     def _run(self, steps: Sequence[Step], inputs: Sequence[Input]) -> None:
-        self.rounds += 1
         self._tasks(Program(self._folder, self.bins, self._settings, inputs, steps))
 
     def _missing(self, names: Iterable[str]) -> Iterator[str]:
@@ -228,29 +230,12 @@ class BinnedSession:
         return max((at[name] + self._tables[name].moves for name in sources if name in at), default=0)
 
 
-class _Reader:
-    """Reads files, as PySpark's reader does."""
-
-    def __init__(self, session: BinnedSession, *, are_events: bool = False) -> None:
-        self._session = session
-        self._are_events = are_events
-
-    def option(self, name: str, value: str) -> _Reader:
-        return self
-
-    def schema(self, schema: str) -> _Reader:
-        """Other tables than those of events were written here, so their columns are known."""
-        return _Reader(self._session, are_events=is_of_events(schema))
-
-    def parquet(self, *paths: str) -> BinnedFrame:
-        self._session.flush()  # they may be of this run
-        files = files_of(paths)
-        schema = EVENTS if self._are_events else without_zones(pq.read_schema(files[0]).empty_table()).schema
-        return self._session.files(files, schema, are_events=self._are_events)
-
-    def json(self, paths: Sequence[str]) -> BinnedFrame:
-        """Return the objects in the lines of these files. Raises `ConfigurationError` if there is anything else."""
-        return self._session.createDataFrame(objects_in(paths))
+def _finish(folder: Path, bins: int) -> None:
+    """Say that a table is whole. Raises `ConfigurationError` if a file is not seen here that a task has written."""
+    written = sum(1 for _ in folder.glob("part-*.parquet"))
+    if written != bins:
+        raise ConfigurationError(f"{written} of {bins} files are in {folder}, where each task wrote one; mount it on every machine")
+    (folder / "_SUCCESS").touch()
 
 
 def parquet_of(rows: SparkFrame) -> list[Path]:

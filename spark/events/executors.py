@@ -26,6 +26,8 @@ NEEDED: Final[Mapping[str, tuple[str, str]]] = {
     "pandas": ("2.2", "3"),
     "pyarrow": ("18", ""),
 }
+#: What must have one version everywhere: DuckDB, since another may number partitions otherwise.
+_SAME: Final = ("ackwise", "duckdb")
 #: Tasks that look: enough for each executor of a small cluster to get one.
 _TASKS: Final = 16
 _BRING: Final = (
@@ -55,7 +57,7 @@ def check_executors(spark: SparkSession, files: Sequence[Path]) -> Executors:
     Raise `ConfigurationError`, which names all that is missing and where.
     """
     some = sorted({file.parent: str(file) for file in files}.values())
-    ours = _version("ackwise")
+    ours = {name: _version(name) for name in _SAME}
     look = F.udf(_look(tuple(NEEDED), tuple(some)), "string", useArrow=False)  # Arrow is what may be missing
     try:
         rows = spark.range(0, _TASKS, 1, _TASKS).select(look(F.col("id")).alias("found")).collect()
@@ -110,16 +112,17 @@ def _look(packages: tuple[str, ...], files: tuple[str, ...]) -> Any:
     return look
 
 
-def _problems(found: Mapping[str, Any], ours: str) -> list[str]:
+def _problems(found: Mapping[str, Any], ours: Mapping[str, str]) -> list[str]:
     """Return what is wrong with one executor, each a clause."""
     said = [f"{name} can't be imported by {found['executable']} ({why})" for name, why in found["missing"].items()]
     for name, number in found["versions"].items():
         first, behind = NEEDED[name]
         if number and (_numbers(number) < _numbers(first) or (behind and _numbers(number) >= _numbers(behind))):
             said.append(f"{name} is {number} in {found['executable']}, and must be {first} or later{f', below {behind}' if behind else ''}")
-    theirs = found["versions"].get("ackwise", "")
-    if ours and theirs and theirs != ours:
-        said.append(f"ackwise is {theirs} in {found['executable']}, and {ours} on the driver")
+    for name, wanted in ours.items():
+        theirs = found["versions"].get(name, "")
+        if wanted and theirs and theirs != wanted:
+            said.append(f"{name} is {theirs} in {found['executable']}, and {wanted} on the driver")
     if _minor(found["python"]) != _minor(platform.python_version()):
         said.append(f"Python is {found['python']} in {found['executable']}, and {platform.python_version()} on the driver")
     return said + [f"the file {name} can't be read ({why})" for name, why in found["unread"].items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -195,6 +196,12 @@ class DataFrame:
     def write(self) -> Writer:
         return Writer(self)
 
+    def write_to(self, path: str) -> None:
+        """Write the rows to a Parquet file in a folder, in place of what is there."""
+        folder = emptied(path)
+        write_parquet(self.arrow(), folder)
+        (folder / "_SUCCESS").touch()
+
     def arrow(self) -> pa.Table:
         """Return all rows."""
         return self._database.arrow(self.sql).rename_columns(self.columns)
@@ -252,9 +259,7 @@ class Writer:
         return self
 
     def parquet(self, path: str) -> None:
-        folder = emptied(path)
-        write_parquet(self._frame.arrow(), folder)
-        (folder / "_SUCCESS").touch()
+        self._frame.write_to(path)
 
 
 def emptied(path: str) -> Path:
@@ -267,8 +272,9 @@ def emptied(path: str) -> Path:
 
 
 def write_parquet(rows: pa.Table, folder: Path, number: int = 0) -> None:
-    """Write one of the files of a table."""
+    """Write one of the files of a table: whole, or not at all, even where two tasks write the same."""
     name = f"part-{number:05d}.parquet"
+    unfinished = folder / f".{name}.{secrets.token_hex(4)}"
     in_utc = [field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
-    pq.write_table(rows.cast(pa.schema(in_utc)), folder / f".{name}", compression="snappy")
-    (folder / f".{name}").replace(folder / name)
+    pq.write_table(rows.cast(pa.schema(in_utc)), unfinished, compression="snappy")
+    unfinished.replace(folder / name)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import duckdb
 import pyarrow as pa
@@ -25,12 +25,11 @@ __all__ = [
     "EVENTS",
     "FUNCTIONS",
     "LocalSession",
+    "Reader",
     "UnreadableFile",
     "connected",
     "files_of",
-    "is_of_events",
     "local_engine",
-    "objects_in",
     "read_files",
     "without_zones",
 ]
@@ -115,6 +114,10 @@ class LocalSession:
         self.register(name := self.new_name(), table)
         return DataFrame(self, f"SELECT * FROM {name}", table.schema.names)
 
+    def files(self, paths: Sequence[str], *, are_events: bool) -> DataFrame:
+        """Return the rows of Parquet files, or of those in folders."""
+        return self.table(read_files(files_of(paths), are_events=are_events))
+
     def register(self, name: str, table: pa.Table | ds.Dataset) -> None:
         """Give the rows of Arrow, or of files, a name for queries."""
         self._connection.register(name, table)
@@ -124,32 +127,39 @@ class LocalSession:
         return Reader(self)
 
 
+class FileSession(Protocol):
+    """What makes frames of files."""
+
+    def createDataFrame(self, rows: pa.Table) -> DataFrame:
+        """Return the rows of a table of Arrow."""
+        ...
+
+    def files(self, paths: Sequence[str], *, are_events: bool) -> DataFrame:
+        """Return the rows of Parquet files, or of those in folders."""
+        ...
+
+
 class Reader:
     """Reads files, as PySpark's reader does."""
 
-    def __init__(self, session: LocalSession, *, of_events: bool = False) -> None:
+    def __init__(self, session: FileSession, *, are_events: bool = False) -> None:
         self._session = session
-        self._of_events = of_events
+        self._are_events = are_events
 
     def option(self, name: str, value: str) -> Reader:
         return self
 
     def schema(self, schema: str) -> Reader:
         """Other tables than those of events were written here, so their columns are known."""
-        return Reader(self._session, of_events=is_of_events(schema))
+        names: list[str] = SCHEMA.names
+        return Reader(self._session, are_events=[column.split()[0] for column in schema.split(", ")] == names)
 
     def parquet(self, *paths: str) -> DataFrame:
-        return self._session.table(read_files(files_of(paths), are_events=self._of_events))
+        return self._session.files(paths, are_events=self._are_events)
 
     def json(self, paths: Sequence[str]) -> DataFrame:
         """Return the objects in the lines of these files. Raises `ConfigurationError` if there is anything else."""
-        return self._session.table(objects_in(paths))
-
-
-def is_of_events(schema: str) -> bool:
-    """Whether it is the schema of files of events."""
-    names: list[str] = SCHEMA.names
-    return [column.split()[0] for column in schema.split(", ")] == names
+        return self._session.createDataFrame(_objects(paths))
 
 
 def files_of(paths: Iterable[str]) -> list[str]:
@@ -164,7 +174,7 @@ def read_files(paths: Sequence[str], *, are_events: bool) -> pa.Table | ds.Datas
     return without_zones(pa.concat_tables([pq.read_table(file) for file in paths]))
 
 
-def objects_in(paths: Sequence[str]) -> pa.Table:
+def _objects(paths: Sequence[str]) -> pa.Table:
     """Return the objects in the lines of these files as rows of texts. Raises `ConfigurationError` if there is anything else."""
     rows = [row for path in paths for row in _objects_in(path)]
     names = {name: None for row in rows for name in row}

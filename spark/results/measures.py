@@ -105,7 +105,7 @@ def writing(events: DataFrame, messages: DataFrame, time: Buckets, of_account: D
     for at, number in (("ts", "seq"), ("ok_ts", "ok_seq")):
         of_runs = messages.where(F.col(at).isNotNull()).select("writer_id", "mk", F.col(number).alias("seq"), bucket(at).alias("bucket"))
         ends = of_runs.groupBy("writer_id", "mk", "bucket").agg(F.array(F.min("seq"), F.max("seq")).alias("ends"))
-        each = each.unionByName(ends.select("writer_id", "bucket", F.explode("ends").alias("seq")), allowMissingColumns=True)
+        each = each.unionByName(ends.select("writer_id", "mk", "bucket", F.explode("ends").alias("seq")), allowMissingColumns=True)
     once = each.groupBy("writer_id", "bucket", "event", "code", "mk", "error", "pk", "offset").agg(
         F.min("seq").alias("first"), F.max("seq").alias("last")
     )

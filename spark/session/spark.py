@@ -54,6 +54,9 @@ _KEPT_FOR_THE_UI: Final = (
 #: The beginning of an error message of Java.
 _EXCEPTION: Final = re.compile(r'^(Exception in thread "[^"]*" )?([\w.$]+(Exception|Error): )*')
 
+#: The line of a traceback of Python that has the exception, and its message.
+_RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*: (.+)$", re.MULTILINE)
+
 #: Spark's errors come as exceptions, too; its log would repeat them with a hundred lines of stack.
 _QUIET: Final = """\
 rootLogger.level = fatal
@@ -101,7 +104,10 @@ def local_session(
 
 
 def explain(error: Exception) -> str:
-    """Return the message of a Spark error in one line, without the stack."""
+    """Return the message of a Spark error in one line, without the stack; of a failed task in Python that of its exception."""
+    _, in_python, trace = str(error).rpartition("Traceback (most recent call last):")
+    if in_python and (raised := _RAISED.search(trace)) is not None:
+        return raised[1].strip().rstrip(".")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # py4j puts it on a line that begins with a colon, after a line that is always the same.
     message = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)

@@ -71,10 +71,25 @@ def session(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         yield made
 
 
+@pytest.fixture(scope="module", params=_ENGINES)
+def judging(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that judges: in this process, or in tasks of Spark."""
+    from ackwise.spark.local.session import local_engine
+    from ackwise.spark.session.tasks import in_tasks
+
+    is_spark = request.param == "spark"
+    with in_tasks(request.getfixturevalue("spark"), 0, tmp_path_factory.mktemp("tasks")) if is_spark else local_engine() as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def bulk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answer:
-    """What Spark says of every named case and of some universes."""
-    return judged(spark, tmp_path_factory.mktemp("bulk"), range(UNIVERSES))
+    """What tasks of Spark say of every named case and of some universes."""
+    from ackwise.spark.session.tasks import in_tasks
+
+    folder = tmp_path_factory.mktemp("bulk")
+    with in_tasks(spark, 0, folder) as session:
+        return judged(session, folder, range(UNIVERSES))
 
 
 def judged(session: SparkSession, folder: Path, universes: Iterable[int]) -> Answer:

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.bins.frame import EVERYWHERE
-from ackwise.spark.bins.session import BinnedSession, binned, in_this_process
+from ackwise.spark.bins.program import Program
+from ackwise.spark.bins.session import BinnedSession, Tasks, binned, in_this_process
 from ackwise.spark.frames import DataFrame, F, SparkSession, Window
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.session.rows import at_once, rows_of, through
@@ -144,3 +146,51 @@ def test_a_constant_of_many_rows_is_a_file_and_the_same_rows(tmp_path: Path) -> 
         assert isinstance(session, BinnedSession)
         assert many.by is EVERYWHERE
         assert many.count() == 20_000
+
+
+def losing(pattern: str) -> Tasks:
+    """Tasks after which a file of theirs can't be seen, as on a disk of one machine."""
+
+    def run(program: Program) -> None:
+        in_this_process(program)
+        for lost in sorted(program.folder.parent.glob(pattern))[:1]:
+            lost.unlink()
+
+    return run
+
+
+def test_rows_that_a_bin_sent_and_another_does_not_see_are_an_error(tmp_path: Path) -> None:
+    with binned(losing("rows/*/from-1.arrow"), 3, tmp_path / "rows") as session, pytest.raises(OSError, match=r"from-1\.arrow"):
+        Rows(session).elsewhere().collect()
+
+
+def test_a_table_without_the_file_of_a_bin_is_an_error(tmp_path: Path) -> None:
+    refused = pytest.raises(
+        ConfigurationError, match=r"2 of 3 files are in .*/messages, where each task wrote one; mount it on every machine"
+    )
+    with refused, binned(losing("messages/part-*"), 3, tmp_path / "rows") as session:
+        Rows(session).messages.write.mode("overwrite").parquet(str(tmp_path / "messages"))
+    assert not (tmp_path / "messages" / "_SUCCESS").exists()
+
+
+def test_a_task_with_another_duckdb_computes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(tmp_path, 1, {})
+    monkeypatch.setattr("duckdb.__version__", "0.1")
+    with pytest.raises(ConfigurationError, match=r"DuckDB is 0\.1 where a task runs, and .* on the driver; install one version"):
+        program.run(0)
+
+
+def test_a_task_that_is_done_twice_writes_the_same_rows_and_one_after_the_end_writes_none(tmp_path: Path) -> None:
+    programs: list[Program] = []
+
+    def run(program: Program) -> None:
+        programs.append(program)
+        in_this_process(program)
+        in_this_process(program)
+
+    with binned(run, 3, tmp_path / "rows") as session:
+        rows = Rows(session)
+        assert sum(row["n"] for row in rows.elsewhere().collect()) == len(MESSAGES)
+    with pytest.raises(FileNotFoundError):
+        programs[0].run(0)
+    assert not (tmp_path / "rows").exists()

@@ -32,12 +32,12 @@ def test_each_thing_that_an_executor_lacks_is_a_clause_of_its_own(monkeypatch: p
         ({"missing": {"pandas": "ModuleNotFoundError: No module named 'pandas'"}}, "pandas can't be imported by /py (ModuleNotFoundError"),
         ({"versions": {"pandas": "2.1.4"}}, "pandas is 2.1.4 in /py, and must be 2.2 or later, below 3"),
         ({"versions": {"pandas": "3.0.0"}}, "pandas is 3.0.0 in /py, and must be 2.2 or later, below 3"),
-        ({"versions": {"duckdb": "1.2.9"}}, "duckdb is 1.2.9 in /py, and must be 1.3 or later"),
+        ({"versions": {"duckdb": "1.4.0"}}, "duckdb is 1.4.0 in /py, and 1.3.0 on the driver"),
         ({"versions": {"ackwise": "0.1"}}, "ackwise is 0.1 in /py, and 0.2 on the driver"),
         ({"python": "3.12.9"}, "Python is 3.12.9 in /py, and 3.11.9 on the driver"),
         ({"unread": {"/x": "No such file or directory"}}, "the file /x can't be read (No such file or directory)"),
     ):
-        found = executors._problems(facts(**changes), "0.2")
+        found = executors._problems(facts(**changes), {"ackwise": "0.2", "duckdb": "1.3.0"})
         assert len(found) == (clause is not None)
         assert clause is None or found[0].startswith(clause)
 

@@ -121,19 +121,19 @@ DATED = {
 
 
 def test_records_dated_far_ahead_tell_of_a_clock_only_if_most_are_and_it_is_as_late_by_others(
-    session: SparkSession, tmp_path: Path
+    judging: SparkSession, tmp_path: Path
 ) -> None:
     for place, (name, (history, behind)) in enumerate(DATED.items()):
-        judgement = weigh(session, evidence_of(write_parquet(tmp_path / f"{place}.parquet", history.events)), JUDGED_NOW)
+        judgement = weigh(judging, evidence_of(write_parquet(tmp_path / f"{place}.parquet", history.events)), JUDGED_NOW)
         slow = {writer: by - SECOND for writer, by in judgement.facts.clocks.slow.items()}
         assert slow == ({} if behind is None else {history.number("w3"): behind - 2 * SECOND}), name
         assert answer(judgement).rulings["g"] == rule(history.events, JUDGED_NOW), name
 
 
-def test_the_job_says_of_wrong_clocks_what_the_oracle_says(session: SparkSession, tmp_path: Path) -> None:
+def test_the_job_says_of_wrong_clocks_what_the_oracle_says(judging: SparkSession, tmp_path: Path) -> None:
     for place, (clocks, monotonic) in enumerate([({"w3": HOUR}, False), ({"w1": -HOUR}, True), ({"w2": -NOW, "w3": -HOUR}, False)]):
         events = shop(clocks, monotonic=monotonic).events
-        assert run(session, [write_parquet(tmp_path / f"{place}.parquet", events)], JUDGED_NOW).rulings["g"] == rule(events, JUDGED_NOW)
+        assert run(judging, [write_parquet(tmp_path / f"{place}.parquet", events)], JUDGED_NOW).rulings["g"] == rule(events, JUDGED_NOW)
 
 
 def test_the_command_names_the_clocks_and_writes_its_page_whatever_they_say(tmp_path: Path) -> None:

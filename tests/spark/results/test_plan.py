@@ -55,11 +55,11 @@ def everything() -> list[History]:
 
 
 @pytest.fixture(scope="module")
-def plans(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RepairStep], list[RepairStep]]:
+def plans(judging: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RepairStep], list[RepairStep]]:
     """The steps of one run, without what is provisional; and with it, from each frame by itself."""
     path = write_parquet(tmp_path_factory.mktemp("plans") / "events.parquet", [event for each in everything() for event in each.events])
-    found = weigh(session, evidence_of(path), CONFIG)
-    named = names(session, found.facts)
+    found = weigh(judging, evidence_of(path), CONFIG)
+    named = names(judging, found.facts)
     listed = {name: mask for name, mask in masks_of_absent().items() if name in MISSING}
     rest = [of_keys(found.settled, found.failed, named), of_offsets(missing_rows(stretches(found.words, listed), named))]
     try:
