@@ -113,5 +113,5 @@ def _collect(source: Source, root: Path, driver_memory: str) -> Landing:
     from ackwise.spark.session.spark import local_session
 
     progress("starting Spark")
-    with local_session(0, driver_memory=driver_memory) as spark:
+    with local_session(driver_memory=driver_memory) as spark:
         return source.land(spark, root, progress)

@@ -99,7 +99,7 @@ def _spark(engine: Engine) -> Computing:
 
     @contextmanager
     def begin(evidence: Evidence, folder: Path) -> Any:
-        with local_session(evidence.size, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
+        with local_session(master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
             require_reach(spark, evidence.files, folder)
             with in_tasks(spark, evidence.size, folder / ".live") as session:  # it is there while the events are judged
                 yield session

@@ -39,8 +39,6 @@ __all__ = ["Stop", "follow"]
 #: Seconds: more often, updates would only read what they have read.
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 86_400.0
-#: Bytes of events that a session is set up for before any were fetched.
-_ASSUMED: Final = 64 * 2**20
 
 
 def follow(
@@ -184,7 +182,7 @@ class _Kept:
 
         engine, root = request.engine, request.roots[0]
         if self._session is None:
-            started = local_session(_ASSUMED, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf)
+            started = local_session(master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf)
             self._session = self._sessions.enter_context(started)
             self._stop.arm()
         return source.land(self._session, root, lambda step: None)

@@ -96,7 +96,7 @@ def examine(request: Request, progress: Callable[[str], None]) -> Executors:
     files = [file for root in request.roots for file in exported(root).files]
     engine = request.engine
     progress(f"starting Spark on {engine.master}")
-    with local_session(0, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
+    with local_session(master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
         progress("asking the executors")
         found = check_executors(spark, files)
     progress("done")

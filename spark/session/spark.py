@@ -22,16 +22,10 @@ from ackwise.spark.session.engine import LOCAL, is_submitted
 
 __all__ = ["explain", "local_session"]
 
-_SHUFFLE_BYTES: Final = 8 * 2**20  # events per partition of a shuffle, as bytes of Parquet: about 100 MB of messages
-#: Partitions of a shuffle up to which Spark need not look at a stage's result to choose the next one, which is a job for each stage.
-_FEW: Final = 256
-_SMALL: Final = 32 * 2**20  # bytes of Parquet up to which the time goes into starting and compiling, not into the data
+#: Spark starts tasks and moves what was fetched: that ends before its second compiler has paid for itself.
+_QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-#: A short job ends before the second compiler has paid for itself. With one compiler alone Java keeps 48 MB for what was compiled, which
-#: the queries of some runs in one session fill: from then on it throws code away, compiles it again, and interprets meanwhile.
-_SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-
-#: What the job counts on, wherever it runs.
+#: What rows that are landed count on, wherever that runs.
 _NEEDED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -41,15 +35,6 @@ _NEEDED: Final = {
 
 #: Each sort and aggregate of each task takes a page of the heap before it has a row: of 2 GB, 32 MB by default, a dozen of them per task.
 _SMALL_PAGE: Final = "2m"
-
-#: How much Spark keeps in the heap for a UI, which is off: by default the plans of the last thousand queries, some of them a megabyte.
-_KEPT_FOR_THE_UI: Final = (
-    "spark.sql.ui.retainedExecutions",
-    "spark.ui.retainedJobs",
-    "spark.ui.retainedStages",
-    "spark.ui.retainedTasks",
-    "spark.ui.retainedDeadExecutors",
-)
 
 #: The beginning of an error message of Java.
 _EXCEPTION: Final = re.compile(r'^(Exception in thread "[^"]*" )?([\w.$]+(Exception|Error): )*')
@@ -73,9 +58,9 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 @contextmanager
 def local_session(
-    size: int, *, master: str = LOCAL, driver_memory: str = "2g", conf: Mapping[str, str] = MappingProxyType({})
+    *, master: str = LOCAL, driver_memory: str = "2g", conf: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[SparkSession]:
-    """A session for `size` bytes of events, stopped at the end. `conf` is Spark's configuration and wins over ours.
+    """A session, stopped at the end. `conf` is Spark's configuration and wins over ours.
 
     One process has one JVM, so a session that is there already is used as it is and left running. Under `spark-submit` there
     is a JVM, which has a master and a heap, and a log that the user has set up. Raises `ConfigurationError` if there is no
@@ -93,7 +78,7 @@ def local_session(
         builder = SparkSession.builder.appName("ackwise reconcile")
         if not submitted:
             builder = builder.master(master)
-        ours = _NEEDED if submitted else _NEEDED | _options(size, master, driver_memory, Path(scratch))
+        ours = _NEEDED if submitted else _NEEDED | _options(master, driver_memory, Path(scratch))
         for name, value in {**ours, **conf}.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate() if submitted else _start(builder, Path(scratch) / "output")
@@ -132,27 +117,19 @@ def _start(builder: SparkSession.Builder, output: Path) -> SparkSession:
             os.close(saved)
 
 
-def _options(size: int, master: str, driver_memory: str, scratch: Path) -> dict[str, str]:
+def _options(master: str, driver_memory: str, scratch: Path) -> dict[str, str]:
     logging = scratch / "log4j2.properties"
     logging.write_text(_QUIET)
-    is_local = master.startswith("local")
-    is_short = is_local and size <= _SMALL
-    cores = os.cpu_count() or 1
-    java_options = f'"-Dlog4j2.configurationFile={logging.as_uri()}"' + (f" {_SHORT_JOB}" if is_short else "")
-    partitions = cores if is_short else max(2 * cores, size // _SHUFFLE_BYTES)
+    is_local, java_options = master.startswith("local"), f'"-Dlog4j2.configurationFile={logging.as_uri()}"'
     options = {
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.extraJavaOptions": f"{java_options} {_QUICK}" if is_local else java_options,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(partitions),
-        "spark.sql.adaptive.enabled": str(partitions > _FEW).lower(),
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **dict.fromkeys(_KEPT_FOR_THE_UI, "1"),
-        "spark.python.sql.dataFrameDebugging.enabled": "false",  # notes the caller of every column that is built
     }
-    if is_short:
-        options["spark.buffer.pageSize"] = _SMALL_PAGE
     if is_local:
-        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch)}
+        options |= {"spark.buffer.pageSize": _SMALL_PAGE, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        options["spark.local.dir"] = str(scratch)
     return options

@@ -46,7 +46,7 @@ def spark() -> Iterator[SparkSession]:
     from ackwise.spark.session.spark import local_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with local_session(0, driver_memory=_HEAP) as session:
+    with local_session(driver_memory=_HEAP) as session:
         yield session
 
 
