@@ -7,7 +7,7 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,33 +169,34 @@ class Stop:
 
 
 class _Kept:
-    """The session of Spark, which starts with the first update that needs it and ends with the command."""
+    """Spark, which starts with the first update that needs it and ends with the command."""
 
     def __init__(self, sessions: ExitStack, stop: Stop) -> None:
         self._sessions = sessions
         self._stop = stop
-        self._session: SparkSession | None = None
+        self._spark: SparkSession | None = None
 
     def land(self, source: Source, request: Request) -> Landing:
         """Land what a topic has beyond what was landed before. Raises `AckwiseError` and `OSError`."""
-        from ackwise.spark.session.spark import local_session
-
-        engine, root = request.engine, request.roots[0]
-        if self._session is None:
-            started = local_session(master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf)
-            self._session = self._sessions.enter_context(started)
-            self._stop.arm()
-        return source.land(self._session, root, lambda step: None)
+        return source.land(self._started(request.engine), request.roots[0], lambda step: None)
 
     def begun(self, name: EngineName, engine: Engine) -> Computing:
+        """Return the engine of this name, which finds Spark started."""
         found = computing(name, engine)
-        return found._replace(begin=partial(self._begin, found)) if name is EngineName.SPARK else found
+        return found._replace(begin=partial(self._begin, found, engine)) if name is EngineName.SPARK else found
 
-    def _begin(self, found: Computing, evidence: Evidence, folder: Path) -> AbstractContextManager[SparkSession]:
-        if self._session is None:
-            self._session = self._sessions.enter_context(found.begin(evidence, folder))
+    def _begin(self, found: Computing, engine: Engine, evidence: Evidence, folder: Path) -> AbstractContextManager[SparkSession]:
+        self._started(engine)
+        return found.begin(evidence, folder)
+
+    def _started(self, engine: Engine) -> SparkSession:
+        from ackwise.spark.session.spark import local_session
+
+        if self._spark is None:
+            started = local_session(master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf)
+            self._spark = self._sessions.enter_context(started)
             self._stop.arm()
-        return nullcontext(self._session)
+        return self._spark
 
 
 class _Terminal:
