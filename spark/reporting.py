@@ -103,7 +103,7 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
         first = min((found.facts.partitions[pk] for pk in fallen), key=lambda each: (each.group, each.topic, each.partition))
         sentences.append(
             f"the records of {len(fallen)} partitions, such as {first.topic}/{first.partition} of {first.group[1]}, get older as offsets "
-            "grow: if the topic was made again, offsets of two topics are taken for one here, so keep the events of the older one apart"
+            "grow: if the topic was recreated, offsets of two topics are taken for one here, so keep the events of the older one apart"
         )
     if found.produced is not None and (unread := found.produced.unread(found.facts)):
         sentences.append(f"{unread} records were produced to partitions that no group has read, by these events, and were not judged")

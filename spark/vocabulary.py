@@ -144,7 +144,7 @@ class Flag(enum.IntFlag):
     PROVISIONAL = 4096
     """Events that would mend it may still come: it is younger than files may be late."""
     RECREATED = 8192
-    """Two records had its coordinates, since the topic was made again: its events mix both."""
+    """Two records had its coordinates, since the topic was recreated: its events mix both."""
     RAN_CANCELLED = 16384
     """It was cancelled while it waited, and ran all the same."""
     TIMED_OUT = 32768
@@ -259,7 +259,7 @@ FLAG_MEANINGS: Final = {
     Flag.BEYOND_TTL: "further apart than the store remembers",
     Flag.REWOUND: "the group went back to before it after it had committed past it",
     Flag.PROVISIONAL: "events that would explain it may still come",
-    Flag.RECREATED: "two records had its coordinates: the topic was made again",
+    Flag.RECREATED: "two records had its coordinates: the topic was recreated",
     Flag.RAN_CANCELLED: "cancelled, and ran all the same",
     Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
     Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",

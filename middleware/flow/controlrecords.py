@@ -15,7 +15,7 @@
 The topic is compacted, so a worker that starts reads one record per key. A record without a value takes the earlier one back. `version`
 and `paused` are frozen over all versions; workers skip commands that they do not know.
 
-A command about a message has the timestamp of its record, since a topic that was made again has another message at that offset.
+A command about a message has the timestamp of its record, since a topic that was recreated has another message at that offset.
 `Burials` are the messages to be buried: each becomes a dead letter before its handler is called again. The state of a worker
 contains nothing of a message and no text of an exception.
 """
@@ -229,7 +229,7 @@ class MessageCommand(NamedTuple):
     at: MessageAt
     do: Do | None
     timestamp_ms: int = 0
-    """Of its record: after a topic was made again another message is at that offset."""
+    """Of its record: after a topic was recreated another message is at that offset."""
     at_ms: int = 0
     """Time of the command, epoch milliseconds."""
 

@@ -189,7 +189,7 @@ class Waiting(NamedTuple):
     """Epoch milliseconds."""
     key: bytes
     """By which it is cancelled: `topic/partition/offset/timestamp/replay id/handler` of the message, the replay id in hex. A record with
-    equal coordinates in a topic that was made again, a replay, and another handler of the same record are not meant."""
+    equal coordinates in a topic that was recreated, a replay, and another handler of the same record are not meant."""
     is_send: bool
     """It is a message that is to be sent, and no copy that is to be consumed again."""
 

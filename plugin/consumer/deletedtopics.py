@@ -135,7 +135,7 @@ class TopicWatch:
     def __init__(
         self, lanes: Callable[[], Mapping[TopicPartition, tuple[Lane, ...]]], ask: _Ask, begin_again: Callable[[list[TopicPartition]], None]
     ) -> None:
-        """`begin_again` opens again the partitions whose topic was made again."""
+        """`begin_again` opens again the partitions whose topic was recreated."""
         self._lanes = lanes
         self._ask = ask
         self._begin_again = begin_again

@@ -112,7 +112,7 @@ class Positions:
         return now.id is not None and self._ids.get(topic, now.id) != now.id
 
     def _count(self, partition: TopicPartition, standing: Standing) -> int | None:
-        """How many partitions the topic had when the group started with it; 0 for one that was made again, of which everything is read."""
+        """How many partitions the topic had when the group started with it; 0 for one that was recreated, of which everything is read."""
         if standing.committed is not None:
             own = self._own(standing)
             remembered = None if own is None else own.partitions
@@ -171,7 +171,7 @@ class Positions:
     def _within_log(self, partition: TopicPartition, position: int, standing: Standing) -> int | None:
         """`position`, or the start of the log if that does not have it any more; `None` if it may have it yet.
 
-        A log that ends before what was read lost its end, or was made again: whatever it has may be new, and is read. RocketMQ's
+        A log that ends before what was read lost its end, or was recreated: whatever it has may be new, and is read. RocketMQ's
         consumer goes to the end (`correctLogicOffset`), which would lose what was written meanwhile.
         """
         start, end = standing.start, standing.end
@@ -248,7 +248,7 @@ class Positions:
             return False
         raise ConfigurationError(
             f"the database says that {partition.topic}/{partition.partition} goes on at {progress.next}, and its log ends at {end}: "
-            "the topic was made again, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
+            "the topic was recreated, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
         )
 
     def _report_difference(self, partition: TopicPartition, progress: Progress, position: int, *, is_new: bool) -> None:

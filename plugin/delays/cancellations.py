@@ -89,7 +89,7 @@ class CancelPartition:
             try:
                 await answer(self._read_to_end(), within=_READ_TIMEOUT)
             except BaseException as error:
-                if isinstance(error, Unreadable):  # it was made again, or what was there is deleted
+                if isinstance(error, Unreadable):  # it was recreated, or what was there is deleted
                     self._position, self._starts_at = None, 0
                     self._keys.clear()
                 await self.close()  # the next one finds who leads by then

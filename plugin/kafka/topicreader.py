@@ -235,7 +235,7 @@ def _ours(error: Exception, what: str) -> ConfigurationError | Unavailable:
     if is_refusal(error):
         return ConfigurationError(f"this client may not read {what} ({said(error)}); allow it to")
     if isinstance(error, OffsetOutOfRangeError):
-        return Unreadable(f"the log does not have {what} any more, retention took it or the topic was made again; start again")
+        return Unreadable(f"the log does not have {what} any more, retention took it or the topic was recreated; start again")
     if _may_pass(error):
         return Unavailable(f"{what} could not be read ({said(error)}); see that the brokers are there, and try again")
     return Unreadable(f"{what} can't be read ({said(error)}); look at the log of its broker")

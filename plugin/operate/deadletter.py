@@ -33,7 +33,7 @@ _PARTS: Final = 2
 
 
 class LetterId(NamedTuple):
-    """What names a dead letter, also once its topic was made again."""
+    """What names a dead letter, also once its topic was recreated."""
 
     partition: int
     offset: int

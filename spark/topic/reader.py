@@ -98,7 +98,7 @@ def _explained(error: PySparkException, topic: str, brokers: str, place: Path) -
         return ConfigurationError(f"there is no topic {topic!r} at {brokers}; `ackwise publish` sends events to one that is there")
     if "DATA_LOSS" in text or "failOnDataLoss" in text:
         return ConfigurationError(
-            f"{topic} has lost records before they were collected, or was made again: give it more retention, or collect more often; "
+            f"{topic} has lost records before they were collected, or was recreated: give it more retention, or collect more often; "
             f"to go on with what it has, delete {place}. What is missing of a writer is then UNKNOWN_EXPORT_GAP"
         )
     return Unavailable(f"{topic} can't be read from {brokers}: {explain(error)}")

@@ -48,9 +48,9 @@ def test_spark_submit_reconciles_with_the_wheel_on_a_standalone_cluster(tmp_path
     submit = [HOME / "bin" / "spark-submit", *(part for name, value in CONF.items() for part in ("--conf", f"{name}={value}"))]
     with standalone(tmp_path / "cluster") as master:
         script = [package / "ackwise" / "spark" / "submit.py", root, "--out", tmp_path / "out", "--as-of", AS_OF]
-        command = [str(part) for part in (*submit, "--master", master, *script)]
-        python = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "/no/python/on/executors"}
-        environment = {**os.environ, "PYTHONPATH": str(package), **python}
+        for_executors = ("--conf", f"spark.executorEnv.PYTHONPATH={package}")
+        command = [str(part) for part in (*submit, *for_executors, "--master", master, *script)]
+        environment = {**os.environ, "PYTHONPATH": str(package), "PYSPARK_PYTHON": sys.executable}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     found = json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -192,7 +192,7 @@ async def test_a_position_that_is_lost_again_while_it_is_looked_after_is_looked_
 
 
 async def test_what_is_to_begin_anew_does_so_though_its_position_is_looked_after_just_then_and_found(scene: Scene) -> None:
-    """Another agent reads it from now on, or its topic was made again."""
+    """Another agent reads it from now on, or its topic was recreated."""
     old = await opened(scene)
     scene.answers.clear()
     scene.opening.lost([ORDERS])

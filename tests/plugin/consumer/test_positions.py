@@ -144,7 +144,7 @@ async def test_a_database_that_is_away_is_asked_again_and_retry_topics_do_not_wa
 
 async def test_a_topic_that_was_made_anew_is_not_taken_for_one_that_was_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.consumer.startpositions._LOOKS_AT_END", 1)
-    with pytest.raises(ConfigurationError, match=r"orders/0 goes on at 10, and its log ends at 9: the topic was made again"):
+    with pytest.raises(ConfigurationError, match=r"orders/0 goes on at 10, and its log ends at 9: the topic was recreated"):
         await Scene(database=Passed()).find(at(None, 0, 9))
 
 

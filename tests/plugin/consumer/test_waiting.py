@@ -136,7 +136,7 @@ async def test_to_bury_a_message_twice_is_one_letter(shop: Any) -> None:
 
 
 async def test_another_message_at_the_same_offset_is_never_buried(shop: Any) -> None:
-    """The topic was made again since."""
+    """The topic was recreated since."""
     here = shop(later_once)
     waiting = of(here)
     waiting.bury(at(100), 77, "command")

@@ -245,7 +245,7 @@ def test_records_that_were_deleted_before_they_were_collected_are_not_passed_ove
     offsets.with_name(f".{offsets.name}.crc").unlink()
     answer = collected(journey.brokers, tmp_path / "root", topic)
     assert isinstance(answer.exception, ConfigurationError)
-    assert "made-anew has lost records before they were collected, or was made anew" in str(answer.exception)
+    assert "made-anew has lost records before they were collected, or was recreated" in str(answer.exception)
 
 
 def test_no_broker_and_no_name_of_a_topic_are_said_at_once(tmp_path: Path) -> None:
