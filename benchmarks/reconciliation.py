@@ -151,8 +151,8 @@ class _Bench:
     def engine(self) -> Engine:
         return Engine(_MASTER, self.memory, KEPT)
 
-    def work(self, way: str, spark: SparkSession | None) -> None:
-        """Do it once, in this process."""
+    def work(self, way: str, spark: SparkSession | None) -> int:
+        """Do it once, in this process, and return the bytes that tasks sent each other in files."""
         out = self.folder / way
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
@@ -162,7 +162,8 @@ class _Bench:
             assert spark is not None
             bare_count(spark, self.files("single"))
         else:
-            self._job(way, spark, out)
+            return self._job(way, out)
+        return 0
 
     def check(self, way: str) -> None:
         """Raise `AssertionError` if it said what is not so."""
@@ -183,11 +184,12 @@ class _Bench:
         command = Path(sys.executable).with_name("ackwise")
         return [command, "reconcile", self.set, "--out", self.folder / way, "--engine", name, *given]
 
-    def _job(self, way: str, spark: SparkSession | None, out: Path) -> None:
+    def _job(self, way: str, out: Path) -> int:
         chosen = computing(EngineName.SPARK if way == SPARK else EngineName.LOCAL, self.engine())
         with gathered([self.set], out / ".live") as evidence, chosen.begin(evidence, out) as session:
             refuse_nothing(evidence)
             reconcile(session, evidence, out=out, run_id="benchmark", config=ReconcileConfig(), engine=chosen.name)
+            return sum(path.stat().st_size for path in (out / ".live").rglob("from-*.arrow"))
 
 
 def bare_count(spark: SparkSession, files: Sequence[Path]) -> None:
@@ -239,7 +241,8 @@ def _cold(bench: _Bench, way: str, console: Console) -> Cost:
     shutil.rmtree(bench.folder / way, ignore_errors=True)
     scratch, log = bench.folder / "scratch", bench.folder / "log"
     shutil.rmtree(scratch, ignore_errors=True)
-    code, cost = alone(bench.command(way), scratch, [*bench.files("events"), *bench.files("single")], log, {"PYTHONHASHSEED": "0"})
+    folders = [scratch, bench.folder / way / ".live"]
+    code, cost = alone(bench.command(way), folders, [*bench.files("events"), *bench.files("single")], log, {"PYTHONHASHSEED": "0"})
     if code != (1 if way in (SPARK, LOCAL) else 0):  # the set has anomalies
         raise SystemExit(f"{way} ended with {code}: {log.read_text()[-500:]}")
     bench.check(way)

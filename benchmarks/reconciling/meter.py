@@ -31,7 +31,7 @@ class Cost(NamedTuple):
     jobs: int = 0
     """Of Spark; a query may be several."""
     shuffled: int = 0
-    """Bytes that went through a shuffle."""
+    """Bytes that went through a shuffle, or from task to task in files."""
     memory: int = 0
     """Bytes at the peak, of a process of its own and of those that it started."""
     scratch: int = 0
@@ -44,12 +44,13 @@ class Meter:
     def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark
 
-    def measure(self, work: Callable[[], object]) -> Cost:
-        """Do the work once."""
+    def measure(self, work: Callable[[], int]) -> Cost:
+        """Do the work once. It returns the bytes that its tasks sent each other, beside what Spark shuffled."""
         before, began, computed = self._asked(), time.perf_counter(), _computed(os.getpid())
-        work()
+        sent = work()
         wall, cpu = time.perf_counter() - began, _computed(os.getpid()) - computed
-        return Cost(wall, cpu, *(after - each for after, each in zip(self._asked(), before, strict=True)))
+        queries, jobs, shuffled = (after - each for after, each in zip(self._asked(), before, strict=True))
+        return Cost(wall, cpu, queries, jobs, shuffled + sent)
 
     def _asked(self) -> tuple[int, int, int]:
         if self._spark is None:
@@ -64,21 +65,24 @@ class Meter:
 
 
 def alone(
-    command: Sequence[str | Path], scratch: Path, files: Sequence[Path], log: Path, environment: Mapping[str, str]
+    command: Sequence[str | Path], scratch: Sequence[Path], files: Sequence[Path], log: Path, environment: Mapping[str, str]
 ) -> tuple[int, Cost]:
-    """Run a command that reads `files`, of which no memory holds anything yet, and writes only to `scratch`; its exit code and cost."""
+    """Run a command that reads `files`, of which no memory holds anything yet; its exit code and cost.
+
+    `scratch` are the folders that it writes to, beside its results; the first is that for temporary files.
+    """
     for path in files:
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    scratch.mkdir()
+    scratch[0].mkdir()
     began, computed, memory, disk = time.perf_counter(), 0.0, 0, 0
     with log.open("wb") as output:
-        settings = {**os.environ, **environment, "TMPDIR": str(scratch)}
+        settings = {**os.environ, **environment, "TMPDIR": str(scratch[0])}
         process = subprocess.Popen([str(each) for each in command], stdout=output, stderr=output, env=settings)
     while process.poll() is None:
         computed = max(computed, _computed(process.pid))
         memory = max(memory, sum(map(_memory, _tree(process.pid))))
-        disk = max(disk, _size(scratch))
+        disk = max(disk, sum(map(_size, scratch)))
         time.sleep(_SAMPLES)
     return process.returncode, Cost(time.perf_counter() - began, computed, memory=memory, scratch=disk)
 
