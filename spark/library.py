@@ -1,6 +1,6 @@
 """The audit as DataFrames of your Spark session: events, verdicts, accounts and claims.
 
-Works with PySpark 4. No view, cache or setting is left in the session.
+Works with PySpark 4, in a classic session and one of Spark Connect. No view, cache or setting is left in the session.
 """
 
 from __future__ import annotations
