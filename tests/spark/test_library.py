@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Nothing that the rules count on, and what a session has that was never configured.
 UNUSUAL = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.ansi.enabled": "false"}
-DEFAULTS = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
+DEFAULTS = ("spark.sql.shuffle.partitions",)
 
 
 @pytest.fixture
