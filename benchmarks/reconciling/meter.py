@@ -1,4 +1,4 @@
-"""What a piece of work costs: time, computing, and what it asks of Spark; in a process of its own memory and disk, too."""
+"""What a piece of work costs: time, computing, and what it asks of Spark; in a separate process memory and disk, too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cost(NamedTuple):
     shuffled: int = 0
     """Bytes that went through a shuffle, or from task to task in files."""
     memory: int = 0
-    """Bytes at the peak, of a process of its own and of those that it started."""
+    """Bytes at the peak, of a separate process and of those that it started."""
     scratch: int = 0
     """The same on disk, results left out."""
 

@@ -52,7 +52,7 @@ _COMPRESSED: Final = ipc.IpcWriteOptions(compression="lz4")
 
 
 class Input(Protocol):
-    """Rows that a program begins with, as a table of this name."""
+    """Rows that a program starts with, as a table of this name."""
 
     @property
     def name(self) -> str: ...

@@ -38,7 +38,7 @@ class Teller(Protocol):
 
 @dataclass
 class Following:
-    """Audits every so many seconds, and tells what is new. `judge` audits once, in the folder of a run."""
+    """Audits at a fixed interval, in seconds, and reports what is new. `judge` audits once, in the folder of a run."""
 
     judge: Callable[[Path, str], RunReport]
     new_run_id: Callable[[], str]
