@@ -81,8 +81,6 @@ RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash", "order_h
 GROWING: Final = ("offset", "exec_id")
 #: Of these, those that outcomes share with their start.
 STAYING: Final = RUN_FIELDS[:4]
-#: Says that `claim_seq` follows the columns of a block.
-_HAS_CLAIM: Final = 1 << len(RUN_FIELDS)
 
 #: Events that are worth their own block.
 _LEAST_RUN: Final = 10
@@ -194,9 +192,6 @@ class StartBlock:
     columns: Mapping[str, bytes]
     """Fields of all events, side by side, of those that differ; a field that has no column grows by one from event to event where
     it may differ and is there, and is the same in all else."""
-    claim_seq: int | None = None
-    """Of outcomes whose start block stands in an earlier file: the sequence number of the start of the first message. Those of the others
-    follow as the executions do."""
 
     @property
     def next_seq(self) -> int:
@@ -210,9 +205,6 @@ class StartBlock:
         """The block as it stands in a file."""
         which = sum(1 << place for place, name in enumerate(RUN_FIELDS) if name in self.columns)
         columns = [self.columns[name] for name in RUN_FIELDS if name in self.columns]
-        if self.claim_seq is not None:
-            which |= _HAS_CLAIM
-            columns.append(_LARGE.pack(self.claim_seq))
         payload = b"".join((_NUMBER.pack(which), self.record, *columns, _table(self.strings)))
         return _block(_START_MAGIC, self.first_seq, self.count, payload)
 
@@ -259,8 +251,7 @@ class OutcomeBlock:
         """The block as it stands in a file with this first sequence number: with all columns if its start block stands before that."""
         if self.start.first_seq < file_first_seq:
             columns = {name: self.column(name) for name in STAYING}
-            claim_seq = self.start.first_seq + (self.places[0] if self.places else 0)
-            return StartBlock(self.first_seq, self.count, self.record, self.strings, columns, claim_seq).encode()
+            return StartBlock(self.first_seq, self.count, self.record, self.strings, columns).encode()
         mask = b"" if self.places is None else _mask(self.places, self.start.count)
         payload = b"".join((_START.pack(self.start.first_seq, len(mask)), mask, self.record, _table(self.strings)))
         return _block(_OUTCOME_MAGIC, self.first_seq, self.count, payload)
@@ -518,14 +509,12 @@ def _read_start(found: _Found) -> StartBlock | None:
             width = _WIDTHS[name] * found.events
             columns[name] = found.payload[at : at + width]
             at += width
-    claim = found.payload[at : at + _LARGE.size] if which & _HAS_CLAIM else b""
-    at += _LARGE.size if which & _HAS_CLAIM else 0
     if not found.events or at > len(found.payload):
         return None
     record, strings = found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at)
     if any(name not in columns and _LARGE.unpack_from(record, _STARTS[name])[0] + found.events > 2**63 for name in GROWING):
         return None
-    return StartBlock(found.first_seq, found.events, record, strings, columns, _LARGE.unpack(claim)[0] if claim else None)
+    return StartBlock(found.first_seq, found.events, record, strings, columns)
 
 
 def _read_outcome(found: _Found, starts: Mapping[int, StartBlock]) -> OutcomeBlock | None:

@@ -164,7 +164,6 @@ RUN_COLUMNS: tuple[Column, ...] = (
     Column("ok_us", Kind.INT32_LIST),
     Column("ok_mono_ns", Kind.INT64),
     Column("least_us", Kind.INT64),
-    Column("claim_seq", Kind.INT64),
 )
 """What a run row also has: the same happened to `n` messages, and the columns of an event describe the first one.
 

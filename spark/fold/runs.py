@@ -23,11 +23,29 @@ from ackwise.spark.frames import Column, DataFrame, F, SparkSession
 from ackwise.spark.kernels import runs as kernels
 from ackwise.spark.session.rows import rows_of, through
 
-__all__ = ["NAMES", "events_of", "is_in", "may_be_clean", "messages", "outcomes", "over_epochs", "projected_runs", "survey_of", "words"]
+__all__ = [
+    "NAMES",
+    "events_of",
+    "is_in",
+    "may_be_clean",
+    "messages",
+    "outcomes",
+    "over_epochs",
+    "paired",
+    "projected_runs",
+    "survey_of",
+    "without_start",
+    "words",
+]
 
 #: What names a writer and a handler's view of a partition.
 NAMES: Final = tuple(name for name in SURVEY_KEY if name != "session")
 _STARTS: Final = (EventCode.CLAIMED, EventCode.STARTED)
+#: What a success and its start have in common; `same` is what is equal in both, or null.
+_PAIR: Final = ("writer_id", "mk", "offset", "same")
+_SAME: Final = ("exec_id", "record_ts", "dedup_hash")
+#: The columns of a success in a file of its own, by what they are called beside a start.
+_OF_SUCCESS: Final = {"ok_seq": "seq", "ok_ts": "ts", "took": "took", "ok_clock": "clock"}
 #: How far the starts of a run may be apart, microseconds.
 _SPREAD: Final = 2**30
 #: What a clean message has no value of.
@@ -36,14 +54,14 @@ _NOTHING: Final = ("phys_topic", "attrs", "error", "level", "due_ts")
 
 def may_be_clean(disputed: Sequence[int] = ()) -> Column:
     """Whether a row as it was written says of messages only what is said of clean ones; `disputed` are writers of disputed events."""
-    known = F.col("n").isNotNull() & F.col("partition").isNotNull() & F.col("event_type").isin(*map(int, _STARTS))
+    known = F.col("n").isNotNull() & F.col("partition").isNotNull() & F.col("event_type").isin(*map(int, (*_STARTS, EventCode.SUCCEEDED)))
     for name in _NOTHING:
         known = known & F.col(name).isNull()
     first = (F.coalesce("attempt", F.lit(1)) == 1) & (F.coalesce("lost", F.lit(0)) == 0) & ~F.coalesce("took_unreleased", F.lit(False))
-    has_run = F.col("exec_id").isNotNull() | (F.col("event_type") == int(EventCode.STARTED))
+    has_run = F.col("exec_id").isNotNull() | (F.col("event_type") != int(EventCode.CLAIMED))
     # Of records that lie far ahead the survey keeps apart what clocks they tell of.
     is_near = F.coalesce(F.unix_micros("record_ts_max") <= F.unix_micros("event_ts") + (FAR_AHEAD - _SPREAD), F.lit(True))
-    found = known & first & has_run & is_near & (F.coalesce("least_us", F.lit(0)) >= 0)
+    found = known & first & has_run & is_near
     return F.coalesce(found & ~F.col("writer_id").isin(list(disputed)) if disputed else found, F.lit(False))
 
 
@@ -56,6 +74,30 @@ def projected_runs(rows: DataFrame) -> DataFrame:
 def messages(runs: DataFrame) -> DataFrame:
     """Return the messages of projected run rows, as `kernels.runs.MESSAGES` has them."""
     return through(runs, kernels.messages, kernels.MESSAGES)
+
+
+def paired(found: DataFrame) -> DataFrame:
+    """Return the starts among the rows of `messages`, each with its success, also where that was in another file."""
+    successes = _others(found, _is_success()).select(*_PAIR, *(F.col(of).alias(name) for name, of in _OF_SUCCESS.items()))
+    begun = _others(found, ~_is_success()).drop(*_OF_SUCCESS).join(successes, [*_PAIR], "left").select(*found.columns)
+    return found.where("ok_ts IS NOT NULL").unionByName(begun.persist())
+
+
+def without_start(found: DataFrame) -> DataFrame:
+    """Return the successes among the rows of `messages` whose start is in no file, as events."""
+    alone = _others(found, _is_success()).join(_others(found, ~_is_success()), [*_PAIR], "left_anti")
+    columns = ("writer_id", "mk", "code", "seq", "ts", "offset", "exec_id", "record_ts", "dedup_hash")
+    mono_ns = ((F.col("ts") - F.col("clock")) * 1000).alias("mono_ns")
+    return alone.select(*columns, F.col("took").alias("duration_us"), mono_ns, *_of_the_first_attempt())
+
+
+def _is_success() -> Column:
+    return F.col("code") == int(EventCode.SUCCEEDED)
+
+
+def _others(found: DataFrame, which: Column) -> DataFrame:
+    """Starts or successes that stand alone."""
+    return found.where(which & F.col("offset").isNotNull() & F.col("ok_ts").isNull()).withColumn("same", F.struct(*_SAME))
 
 
 def survey_of(found: DataFrame, named: DataFrame) -> DataFrame:
@@ -91,7 +133,7 @@ def words(found: DataFrame, events: DataFrame, excluded: DataFrame) -> DataFrame
     messages that something else speaks against.
     """
     bit, nothing = bit_of("offset"), F.lit(0).cast("long")
-    is_ok = F.col("ok_ts").isNotNull() & (F.col("misstated") == 0)
+    is_ok = F.coalesce(F.col("ok_ts") >= F.col("ts"), F.lit(False)) & (F.col("misstated") == 0)
     pairs = found.groupBy("mk", word_of("offset").alias("word")).agg(
         F.coalesce(F.bit_or(F.when(is_ok, bit)), nothing).alias("once"),
         F.coalesce(F.bit_xor(F.when(is_ok, bit)), nothing).alias("odd"),
@@ -153,6 +195,10 @@ def events_of(chosen: DataFrame) -> DataFrame:
     start = F.struct("code", "ts", "seq", F.lit(None).cast("long").alias("duration_us"))
     success = F.struct(code.alias("code"), F.col("ok_ts").alias("ts"), F.col("ok_seq").alias("seq"), F.col("took").alias("duration_us"))
     each = F.when(F.col("ok_ts").isNull(), F.array(start)).otherwise(F.array(start, success))
-    same = [F.lit(value).cast("long").alias(name) for name, value in (("attempt", 1), ("lost", 0), ("took", 0))]
     columns = ("writer_id", "mk", "offset", "exec_id", "record_ts", "dedup_hash")
-    return chosen.select(*columns, *same, F.lit(True).alias("at_origin"), F.inline(each))
+    return chosen.select(*columns, *_of_the_first_attempt(), F.inline(each))
+
+
+def _of_the_first_attempt() -> list[Column]:
+    same = [F.lit(value).cast("long").alias(name) for name, value in (("attempt", 1), ("lost", 0), ("took", 0))]
+    return [*same, F.lit(True).alias("at_origin")]

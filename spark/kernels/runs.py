@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ackwise.middleware.events import EventCode
+
 __all__ = ["MESSAGES", "messages"]
 
 Numbers = npt.NDArray[np.int64]
@@ -33,8 +35,8 @@ _LISTS: Final = ("record_ms", "hashes", "at_us", "seqs", "ok_us", "ok_seqs", "to
 _FAR: Final = 2**50
 
 #: The messages of runs. Times are microseconds; `ok_seq`, `ok_ts` and `took` are null without a success. `clock` and `ok_clock` are how far
-#: the writer's clock was ahead of one that is never set. `misstated` is 1 where the row had another extreme than its lists. A row that
-#: contradicts itself is one message without an offset.
+#: the writer's clock was ahead of one that is never set. `misstated` is 1 where the row had another extreme than its lists. A success whose
+#: start is in another file is a message of that code. A row that contradicts itself is one message without an offset.
 MESSAGES: Final = pa.schema(
     [
         (name, pa.int64())
@@ -65,6 +67,7 @@ def _messages(runs: _Runs) -> pa.Table:
     row, is_ok = runs.row_of_message, runs.is_ok
     is_same, (took, has_took) = runs.is_there("duration_us")[row], runs.of_each("took_us")
     record_ms, has_record = runs.of_each("record_ms")
+    is_success = is_ok | (runs.number("code")[row] == EventCode.SUCCEEDED)
     columns: dict[str, tuple[Numbers, Flags | None]] = {
         **{name: (runs.number(name)[row], None) for name in _SAME},
         "seq": (runs.numbered("seq", "seqs"), None),
@@ -76,7 +79,7 @@ def _messages(runs: _Runs) -> pa.Table:
         "clock": ((runs.number("ts") - runs.number("mono_ns") // 1000)[row], runs.is_there("mono_ns")[row]),
         "ok_seq": (runs.numbered("ok_seq", "ok_seqs"), is_ok),
         "ok_ts": (runs.timed("ok_ts", "ok_us"), is_ok),
-        "took": (np.where(is_same, runs.number("duration_us")[row], took), is_ok & (is_same | has_took)),
+        "took": (np.where(is_same, runs.number("duration_us")[row], took), is_success & (is_same | has_took)),
         "ok_clock": ((runs.number("ok_ts") - runs.number("ok_mono_ns") // 1000)[row], is_ok & runs.is_there("ok_mono_ns")[row]),
         "misstated": (runs.misstated()[row].astype(np.int64), None),
     }

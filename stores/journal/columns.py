@@ -45,8 +45,6 @@ class Columns:
             name: self._of_runs(name, values) if name in RUN_FIELDS else self._spread(values) for name, values in of_records.items()
         }
         self.seq = np.arange(log.header.first_seq, log.next_seq)
-        self.claim_seq = self._claim_seqs()
-        """The sequence number of the start that an outcome is of, or none."""
 
     def _numbered(self, given: dict[str, Array]) -> dict[str, Array]:
         """With numbers for texts that are the same in all blocks."""
@@ -97,17 +95,6 @@ class Columns:
             there = self._of_blocks(np.array([column is not None for column in columns]))
             given[there] = np.frombuffer(b"".join(column for column in columns if column is not None), given.dtype)
         return given if self._source is None or name not in STAYING else given[self._source]
-
-    def _claim_seqs(self) -> Array:
-        is_outcome = np.array([isinstance(block, OutcomeBlock) for block in self._blocks])
-        found = np.full(self._number, _NONE)
-        if self._source is not None:
-            found = np.where(self._of_blocks(is_outcome), self.seq[self._source], found)
-        for first, block in zip(self._firsts, self._blocks, strict=True):
-            if isinstance(block, StartBlock) and block.claim_seq is not None:
-                exec_ids = self.fields["exec_id"][first : first + block.count]
-                found[first : first + block.count] = exec_ids - exec_ids[0] + block.claim_seq
-        return found
 
 
 def _apart(records: Array) -> dict[str, Array]:

@@ -166,7 +166,6 @@ class _OfTable:
         for name in ("record_ts_ms", "due_ms"):
             values = self.numbers[name]
             self.numbers[name] = np.where(values == _NONE, _NONE, values // 1000)
-        self.numbers["claim_seq"] = np.full(len(table), _NONE)
 
     def column(self, column: Column, places: npt.NDArray[np.int64]) -> pa.Array:
         return self._table[column.name].take(pa.array(places)).combine_chunks().cast(_TYPES[column.kind])
@@ -188,7 +187,7 @@ class _OfLog:
         self._log = log
         columns = Columns(log)
         self._texts = columns.texts
-        numbers = {**columns.fields, "seq": columns.seq, "claim_seq": columns.claim_seq}
+        numbers = {**columns.fields, "seq": columns.seq}
         numbers["at_us"] = numbers.pop("at_ns") // 1000
         for name in ("record_ts_ms", "due_ms"):
             is_date = (numbers[name] >= _FIRST_MS) & (numbers[name] <= _LAST_MS)

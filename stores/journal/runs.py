@@ -18,8 +18,6 @@ the successes of its messages as well, as far as they are in the same log file.
     ok_seq, ok_seqs                 the least sequence number of a success, and the others after it; null: consecutive and of all
     ok_mono_ns                      of the first success
     least_us                        the least time from a start to its success
-    claim_seq                       on a row of successes alone: `seq` of the event that started its first message; that of the message at
-                                    rank r is larger by r; null: their log does not say it
 
 Lists are indexed by rank, the number of set bits of `masks` before an offset. Those about successes have a 0 for a message without.
 """
@@ -94,7 +92,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(events: Mapping[str, npt.NDArray[Any]], longest: int = LONGEST) -> Parts:
-    """Return the rows of a log's events: its columns by name, `seq`, `claim_seq`, and `at_us` for `at_ns`; texts are numbers, 0 for none.
+    """Return the rows of a log's events: its columns by name, `seq`, and `at_us` for `at_ns`; texts are numbers, 0 for none.
 
     `record_ts_ms` and `due_ms` are dates or none. `longest` is the span of offsets of a run at most.
     """
@@ -160,8 +158,6 @@ def _cut(events: Mapping[str, npt.NDArray[Any]], rows: Numbers, success: Numbers
     cut = np.ones(len(members), np.bool_)
     cut[1:] = (keys[1:] != keys[:-1]) | (offset[1:] <= offset[:-1])
     cut[1:] |= (exec_id[1:] != exec_id[:-1] + 1) & (exec_id[1:] != _NO_NUMBER)
-    claim_seq = _claim_seqs(events, members)
-    cut[1:] |= (claim_seq[1:] != claim_seq[:-1] + 1) & (claim_seq[1:] != claim_seq[:-1])
     place = np.arange(len(members))
     span = (offset - _of_first(offset, cut)) // longest
     cut[1:] |= span[1:] != span[:-1]
@@ -169,11 +165,6 @@ def _cut(events: Mapping[str, npt.NDArray[Any]], rows: Numbers, success: Numbers
     cut[1:] |= span[1:] != span[:-1]
     _cut_far(events, members, success[members], cut)
     return members, np.flatnonzero(cut)
-
-
-def _claim_seqs(events: Mapping[str, npt.NDArray[Any]], members: Numbers) -> Numbers:
-    """The number of the start of each success; none for other events."""
-    return np.where(events["code"][members] == EventCode.SUCCEEDED, events["claim_seq"][members], _NO_NUMBER)
 
 
 def _cut_far(events: Mapping[str, npt.NDArray[Any]], members: Numbers, found: Numbers, cut: Flags) -> None:
@@ -249,7 +240,6 @@ def _columns(
         "ok_us": runs.lists(ok_us, runs.any(ok_us != 0)),
         "ok_mono_ns": runs.least(np.where(ok_us == 0, events["mono_ns"][found], np.iinfo(np.int64).max), has),
         "least_us": runs.least(ok_at - events["at_us"][members], has),
-        "claim_seq": runs.first(_claim_seqs(events, members)),
     }
 
 

@@ -48,7 +48,6 @@ def _joined(events: Sequence[Mapping[str, Any]], longest: int) -> pa.Table:
     if not has_clock:
         numbers["mono_ns"] = numbers["at_us"] * 1000
     numbers["seq"] = columns["seq"].to_numpy()
-    numbers["claim_seq"] = np.full(len(plain), _NONE)
     parts = parts_of(numbers, longest)
     runs = [_of_run(field, parts.columns, plain, parts.firsts, has_clock=has_clock) for field in SCHEMA]
     return pa.concat_tables([pa.table(runs, schema=SCHEMA), plain.take(pa.array(parts.singles))])

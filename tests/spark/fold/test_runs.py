@@ -15,7 +15,7 @@ from tests.spark.running import run
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold.clocks import FAR_AHEAD
-from ackwise.spark.fold.runs import may_be_clean, over_epochs, words
+from ackwise.spark.fold.runs import may_be_clean, over_epochs, paired, without_start, words
 from ackwise.spark.kernels.runs import MESSAGES, messages
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.session.rows import rows_of
@@ -179,6 +179,53 @@ def test_an_open_start_beside_a_pair_speaks_against_it(local: SparkSession) -> N
     assert masks(clean(local, [message(0), message(0, ok=None), message(1)])) == {(7, 0): (3, 2)}
 
 
+def test_a_pair_whose_success_came_before_its_start_is_not_clean(local: SparkSession) -> None:
+    assert masks(clean(local, [message(0), message(1, ok=1), message(2, ok=0)])) == {(7, 0): (7, 3)}
+
+
+def of_two_files(local: SparkSession, *found: dict[str, Any]) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """Offset, number and time of the success of each start, and the offsets of successes without one."""
+    schema = ", ".join(f"{name} long" for name in MESSAGES.names)
+    given = rows_of(local, [[row[name] for name in MESSAGES.names] for row in found], schema)
+    starts = [(row["offset"], row["ok_seq"], row["ok_ts"]) for row in paired(given).collect()]
+    return sorted(starts, key=str), sorted(row["offset"] for row in without_start(given).collect())
+
+
+def success(offset: int, **other: Any) -> dict[str, Any]:
+    return message(offset, ok=None, code=EventCode.SUCCEEDED) | {"seq": 90, "ts": 9, "ok_seq": None, "ok_clock": None} | other
+
+
+def start(offset: int, **other: Any) -> dict[str, Any]:
+    return message(offset, ok=None) | {"ok_seq": None, "ok_clock": None} | other
+
+
+def test_a_success_in_a_later_file_belongs_to_the_start_of_its_execution(local: SparkSession) -> None:
+    assert of_two_files(local, message(0), start(1), start(2), success(1)) == ([(0, 1, 5), (1, 90, 9), (2, None, None)], [])
+
+
+def test_a_success_of_a_start_without_an_execution_belongs_to_it_too(local: SparkSession) -> None:
+    without = {"exec_id": None, "dedup_hash": None}
+    assert of_two_files(local, start(1, code=int(EventCode.STARTED), **without), success(1, **without)) == ([(1, 90, 9)], [])
+
+
+@pytest.mark.parametrize("other", ["writer_id", "mk", "exec_id", "record_ts", "dedup_hash"])
+def test_a_success_of_another_execution_is_an_event_of_its_own(local: SparkSession, other: str) -> None:
+    assert of_two_files(local, start(1), success(1, **{other: 2})) == ([(1, None, None)], [1])
+    assert of_two_files(local, start(1), success(1) | ({other: None} if other in ("exec_id", "dedup_hash") else {other: 3}))[1] == [1]
+
+
+def test_a_success_in_two_files_is_two_pairs_and_its_message_not_clean(local: SparkSession) -> None:
+    twice, _ = of_two_files(local, start(1), success(1), success(1))
+    assert masks(clean(local, [message(1, ok=at) for _, _, at in twice] + [message(2)])) == {(7, 0): (6, 4)}
+
+
+def test_a_run_row_of_successes_stands_for_messages_with_a_time_of_their_own() -> None:
+    late = RUN | {"code": int(EventCode.SUCCEEDED), **{name: None for name in RUN if name.startswith("ok_")}, "least_us": None}
+    found = of_runs(late)
+    assert [(row["seq"], row["ts"], row["took"]) for row in found] == [(10, 1000, 50), (12, 1005, 0), (14, 1006, 70), (16, 1009, 80)]
+    assert {(row["code"], row["ok_ts"], row["misstated"]) for row in found} == {(int(EventCode.SUCCEEDED), None, 0)}
+
+
 def test_what_is_not_clean_in_one_dedup_epoch_is_clean_in_none(local: SparkSession) -> None:
     from ackwise.spark.fold.facts import View
 
@@ -215,7 +262,9 @@ PLAIN: dict[str, Any] = {
         ({"n": None}, False),
         ({"partition": None}, False),
         ({"event_type": int(EventCode.DUP_SUPPRESSED)}, False),
-        ({"event_type": int(EventCode.SUCCEEDED)}, False),
+        ({"event_type": int(EventCode.SUCCEEDED)}, True),
+        ({"event_type": int(EventCode.SUCCEEDED), "exec_id": None}, True),
+        ({"event_type": int(EventCode.FAILED)}, False),
         ({"attempt": 2}, False),
         ({"phys_topic": "retry"}, False),
         ({"lost": 1}, False),
@@ -225,7 +274,6 @@ PLAIN: dict[str, Any] = {
         ({"level": 0}, False),
         ({"due_ts": NOW}, False),
         ({"exec_id": None}, False),
-        ({"least_us": -1}, False),
         ({"record_ts_max": NOW + 2 * FAR_AHEAD}, False),
         ({"writer_id": 9}, False),
     ],
@@ -253,3 +301,30 @@ def test_two_clean_messages_of_one_key_are_a_logical_duplicate(local: SparkSessi
     history = History("g").start("w1").say("w1", "0:CS", key="a").say("w1", "1:CS", key="b").say("w1", "2:CS", key="a").say("w1", "W=3")
     found = run(local, [write_joined(tmp_path / "events.parquet", history.events)], CONFIG).rulings["g"].logical
     assert [verdict.name for verdict, _ in found.values()] == ["LOGICAL_DUPLICATE"]
+
+
+@pytest.mark.parametrize(("told", "expected"), [("0:CS 1:CS 2:CS W=3", [0, 1, 2]), ("0:CS 1:CS 2:C W=3", [0, 1])])
+def test_messages_that_succeeded_in_a_later_file_are_judged_without_a_look_at_each(
+    local: SparkSession, tmp_path: Path, told: str, expected: list[int]
+) -> None:
+    from tests.spark.running import evidence_of
+
+    from ackwise.spark.judging import weigh
+
+    history = History("g").start("w1").say("w1", told)
+    halves = [[event for event in history.events if (event["event_type"] == EventCode.SUCCEEDED) == is_late] for is_late in (False, True)]
+    files = [write_joined(tmp_path / f"{number}.parquet", events) for number, events in enumerate(halves)]
+    found = weigh(local, evidence_of(*files), CONFIG)
+    try:
+        assert sorted(row["offset"] for row in found.clean.collect()) == expected
+    finally:
+        found.release()
+
+
+def test_successes_whose_starts_are_in_no_file_are_judged_as_single_events_would_be(local: SparkSession, tmp_path: Path) -> None:
+    history = History("g").start("w1").say("w1", "0:CS 1:CS 2:CS W=3")
+    events = [event for event in history.events if event["event_type"] != EventCode.CLAIMED]
+    joined, single = (write_joined(tmp_path / f"{longest}.parquet", events, longest) for longest in (64, 1))
+    found = [run(local, [path], CONFIG).rulings["g"] for path in (joined, single)]
+    assert found[0] == found[1]
+    assert {offset for *_, offset in found[0].messages} == {0, 1, 2}

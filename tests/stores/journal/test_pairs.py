@@ -1,55 +1,16 @@
-"""The events of a log as arrays, and pairs of a start and its success that stand in two files."""
+"""The events of a log as arrays."""
 
 from __future__ import annotations
-
-from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.middleware.test_eventlog import EVENTS, runs, runs_and_outcomes
-from tests.spark.events.test_runs import HISTORIES, Worker, recorded
+from tests.spark.events.test_runs import HISTORIES, Worker
 
 from ackwise.middleware.eventlog import FIELDS, NONE, EventBuffer, EventLog, LogHeader, encoded, parse_log
-from ackwise.middleware.events import Event, EventCode, RunEvents
+from ackwise.middleware.events import Event, RunEvents
 from ackwise.stores.journal.columns import Columns
-from ackwise.stores.journal.parquet import tables_of
-from ackwise.stores.journal.runs import LONGEST
-
-ABOUT: Final = ("topic", "partition", "offset", "handler", "exec_id", "dedup_hash", "record_ts")
-
-
-@pytest.mark.parametrize("longest", [7, 64, LONGEST])
-def test_a_row_of_successes_names_the_starts_of_its_messages(longest: int) -> None:
-    across_files = 0
-    for seed in range(HISTORIES):
-        logs = Worker(seed).logs()
-        known = {event["seq"]: event for log in logs for event in recorded(log)}
-        for log in logs:
-            for row in tables_of(log, longest)[0].to_pylist():
-                if row["claim_seq"] is None:
-                    continue
-                assert row["event_type"] == EventCode.SUCCEEDED
-                across_files += row["claim_seq"] < log.header.first_seq
-                for rank in range(row["n"]):
-                    success, start = known[row["seq"] + (row["seqs"][rank] if row["seqs"] else rank)], known[row["claim_seq"] + rank]
-                    assert start["event_type"] == EventCode.CLAIMED
-                    assert [start[name] for name in ABOUT] == [success[name] for name in ABOUT]
-    assert across_files > HISTORIES
-
-
-def test_successes_of_one_row_have_starts_in_a_row() -> None:
-    buffer, hashes, times = EventBuffer(), [5] * 12, [1_767_272_400_000] * 12
-    runs = [(EventCode.CLAIMED, first) for first in (0, 12)] + [(EventCode.SUCCEEDED, first) for first in (0, 12)]
-    for code, first in runs:
-        numbers = range(first, first + 12)
-        buffer.record_run(RunEvents(code, "orders", 0, numbers, "bill", 1, times, numbers, hashes, 0))
-        buffer.record(Event(EventCode.HEARTBEAT))
-    blocks = buffer.seal()
-    log = parse_log(LogHeader(7, 26).encode() + encoded(blocks[4:], 26))
-    assert isinstance(log, EventLog)
-    rows = tables_of(log)[0].to_pylist()
-    assert [(row["offset"], row["n"], row["claim_seq"]) for row in rows] == [(0, 12, 0), (12, 12, 13)]
 
 
 def assert_same_values(log: EventLog) -> None:
