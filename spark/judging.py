@@ -160,8 +160,8 @@ def conclude(
         evidence = produced.evidence(spark, facts, expected, blind, resumed)
     seen = [seen_in(clean.masks, clean.named), times_by_word(folded.messages, clean.named), seen_by(folded.events)]
     words = offset_words(seen, moves, spark, expected, blind, grace, evidence, is_any_unproved=bool(doubtful)).persist()
-    failed = logical(settled, keyed)
-    kept += [known, words, *folded.cached]
+    failed = logical(settled, keyed).persist()
+    kept += [known, words, failed, *folded.cached]
     passed_over = strange(moves).count() if facts.strange else 0
     return Judgement(
         facts=facts,

@@ -20,7 +20,6 @@ from ackwise.spark.judging import Judgement, Progress
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.report import DeadLetters, Tally
 from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
-from ackwise.spark.results.joins import sized
 from ackwise.spark.results.measures import latencies, streams
 from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, of_parked, steps
 from ackwise.spark.results.tables import (
@@ -82,13 +81,17 @@ class Counts:
 
 
 def write_tables(spark: SparkSession, found: Judgement, out: Path, config: ReconcileConfig, progress: Progress) -> Counts:
-    """Write the tables of a run to `out`, and return its counts. A list is computed only where its count is above zero."""
+    """Write the tables of a run to `out`, and return its counts."""
     named, time = names(spark, found.facts), _time(found.facts, config)
     progress("judging the messages")
     _write(verdict_rows(found.settled.where(~is_in_ranges()), named), out / "verdicts")
     _write(range_rows(found.every.where(is_in_ranges()), named), out / "ranges")
+    _write(logical_rows(found.keyed, found.failed, named), out / "logical")
+    listed = {name: mask for name, mask in (absent() | _accounts(found)).items() if name in MISSING}
+    missing = missing_rows(stretches(found.words, listed), named).persist()
+    _write(missing, out / "missing")
     progress("counting messages, keys and offsets")
-    counted, worst, in_doubt, copies, hashes, partitions, took = at_once(
+    counted, worst, in_doubt, copies, hashes, partitions, took, first_missing = at_once(
         tallies(found.every, time),
         findings(found.settled, named, config.listed),
         doubtful(found.settled, named, config.listed),
@@ -96,10 +99,9 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         logical_tallies(found.failed),
         _offsets(found),
         latencies(found.every, streams(spark, found.facts)),
+        missing.orderBy("group_id", "topic", "partition", "start", "cluster", "topic_id").limit(config.listed),
     )
-    progress("writing what is wrong")
-    _write(logical_rows(found.keyed, sized(found.failed, _number(hashes)), named), out / "logical")
-    missing = _write_missing(spark, found, named, partitions, out, config)
+    missing.unpersist()
     return Counts(
         kinds=counted,
         tallies=tallies_of(found.facts, counted),
@@ -109,7 +111,7 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         fallen=[row["key"] for row in partitions if row["falls"]],
         findings=in_order(worst),
         doubtful=in_order(in_doubt),
-        missing=missing,
+        missing=first_missing,
         logical=hashes,
         orphans=_write_produced(found, named, out, config),
         copies=copies,
@@ -140,20 +142,6 @@ def _by_partition(partitions: Iterable[Row], classes: Iterable[str]) -> dict[int
     return {row["key"]: {name: row[column] for name, column in columns.items()} for row in partitions}
 
 
-def _write_missing(
-    spark: SparkSession, found: Judgement, named: DataFrame, partitions: Iterable[Row], out: Path, config: ReconcileConfig
-) -> list[Row]:
-    """Write the table of offsets without events, and return its first rows."""
-    listed = {name: mask for name, mask in (absent() | _accounts(found)).items() if name in MISSING}
-    rows = missing_rows(stretches(found.words, listed), named)
-    is_missing = any(row[_column(name)] for row in partitions for name in listed)
-    _write(rows if is_missing else rows.limit(0), out / "missing")
-    if not is_missing:
-        return []
-    table = spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing"))
-    return table.orderBy("group_id", "topic", "partition", "start", "cluster", "topic_id").limit(config.listed).collect()
-
-
 def _write_produced(found: Judgement, named: DataFrame, out: Path, config: ReconcileConfig) -> list[Row]:
     """Write the table of produced records with a verdict of their own, and return the first orphans."""
     if found.produced is None:
@@ -174,32 +162,15 @@ def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path
     if any(kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP for kind in counts.tallies):
         frames.append(of_messages(found.settled, named, provisional=config.plan_provisional))
     if counts.logical:
-        frames.append(of_keys(found.keyed, sized(found.failed, _number(counts.logical)), named))
+        frames.append(of_keys(found.keyed, found.failed, named))
     if counts.missing:
         frames.append(of_offsets(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing"))))
     if found.produced is not None and found.produced.number_of(ProducedVerdict.PARKED):
         frames.append(of_parked(spark.read.parquet(str(out / "produced"))))
-    path, most = out / PLAN, _most_steps(found, counts, out)
-    planned = write_plan(path, Title(run_id, found.facts.as_of), steps(frames, most) if frames else iter(()))
+    path = out / PLAN
+    planned = write_plan(path, Title(run_id, found.facts.as_of), steps(frames) if frames else iter(()))
     left_out = sum(kind.messages for kind in counts.tallies if Flag.PROVISIONAL in kind.flags and not config.plan_provisional)
     return Summary(str(path), planned, left_out)
-
-
-def _most_steps(found: Judgement, counts: Counts, out: Path) -> int:
-    messages = sum(kind.messages for kind in counts.tallies if kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP)
-    parked = 0 if found.produced is None else found.produced.number_of(ProducedVerdict.PARKED)
-    return messages + parked + sum(_rows_in(out / name) for name in ("logical", "missing"))
-
-
-def _rows_in(folder: Path) -> int:
-    """Return the number of rows of a table that was written, by the ends of its files."""
-    import pyarrow.parquet as pq
-
-    return sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("*.parquet"))
-
-
-def _number(tallies: Sequence[Row]) -> int:
-    return sum(row["count"] for row in tallies)
 
 
 def _accounted(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict, int]]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import chain, islice
 from typing import Any, Final, Protocol, cast
 
 import pyarrow as pa
@@ -84,6 +85,10 @@ class Owner(Protocol):
         """Return the name and the columns of a table that has the rows that a function makes of those of a bin."""
         ...
 
+    def none_of(self, frame: BinnedFrame) -> BinnedFrame:
+        """Return a frame of the same columns without rows."""
+        ...
+
     def drop(self, table: str) -> None:
         """Drop a table."""
         ...
@@ -122,6 +127,7 @@ class BinnedFrame(DataFrame):
         self.by = by
         self._is_for_all = is_for_all
         self._order: Sequence[str | Column | Ordered] = ()
+        self._most: int | None = None
         self._is_summed = False
 
     @property
@@ -178,8 +184,8 @@ class BinnedFrame(DataFrame):
 
     def _made(self, sql: str, columns: Sequence[str], *others: DataFrame, name: str = "", table: str = "") -> BinnedFrame:
         sources = self.sources.union(*(cast("BinnedFrame", other).sources for other in others))
-        if self._is_summed:
-            raise ValueError("what was counted is only collected: the counts of bins are added then")
+        if self._is_summed or self._most is not None:
+            raise ValueError("what was counted or limited is only collected: the counts and rows of bins are merged then")
         is_for_all = self._is_for_all and not others
         by = self.by if self.by.is_of(columns) else ANYWHERE
         return BinnedFrame(self._database, sql, columns, name, table, sources=sources, by=by, is_for_all=is_for_all)
@@ -246,11 +252,12 @@ class BinnedFrame(DataFrame):
         return found
 
     def limit(self, number: int) -> BinnedFrame:
-        first = cast("BinnedFrame", super().limit(number))
-        if self.by in (ONE, EVERYWHERE) or not number:
-            return first
-        there = first._moved(ONE)
-        return (there.orderBy(*self._order) if self._order else there).limit(number)
+        if not number:
+            return self._owner.none_of(self)
+        found = cast("BinnedFrame", super().limit(number))
+        if self.by not in (ONE, EVERYWHERE):
+            found._order, found._most = self._order, number
+        return found
 
     # What computes.
 
@@ -304,7 +311,7 @@ class BinnedFrame(DataFrame):
             return self
         keys = (f"key{place} := {identifier(each) if isinstance(each, str) else each.sql}" for place, each in enumerate(self._order))
         sql = f"SELECT *, struct_pack({', '.join(keys)}) AS in_order FROM ({self.sql}) AS {self._name}"
-        return self._made(sql, [*self.columns, "in_order"])
+        return BinnedFrame(self._database, sql, [*self.columns, "in_order"], sources=self.sources, by=self.by)
 
     def _in_order(self, tables: Sequence[pa.Table]) -> Iterator[Row]:
         if self.by is EVERYWHERE:
@@ -313,8 +320,9 @@ class BinnedFrame(DataFrame):
         if self._is_summed:
             each = [_summed(row for rows in each for row in rows)]
         if not self._order:
-            return (Row.of(self.columns, values) for rows in each for values in rows)
-        return (Row.of(self.columns, values[:-1]) for values in merge(*each, key=lambda values: _nulls_first(values[-1])))
+            return (Row.of(self.columns, values) for values in islice(chain(*each), self._most))
+        in_order = merge(*each, key=lambda values: _nulls_first(values[-1]))
+        return (Row.of(self.columns, values[:-1]) for values in islice(in_order, self._most))
 
     def _rows(self, table: pa.Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table, some at a time: as Python has them they are many times larger."""

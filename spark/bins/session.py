@@ -101,6 +101,10 @@ class BinnedSession:
         self._tables[name] = _Table(None, self._constant(name, table), frozenset(), is_there=True)
         return BinnedFrame(cast("Database", self), f"SELECT * FROM {name}", table.schema.names, sources=frozenset({name}), by=EVERYWHERE)
 
+    def none_of(self, frame: BinnedFrame) -> BinnedFrame:
+        """Return a frame of the same columns without rows."""
+        return self.createDataFrame(self._shapes.arrow(_named(frame)))
+
     def _constant(self, name: str, table: pa.Table) -> Input:
         if len(table) <= _FEW:
             return Constant(name, table)

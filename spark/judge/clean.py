@@ -58,7 +58,7 @@ def mates_of(judged: DataFrame, clean: DataFrame) -> DataFrame:
     key = ["scope", "dedup_hash"]
     ran = [rows.where("ran_under_claim AND dedup_hash IS NOT NULL").select(*key) for rows in (judged, clean)]
     twice = ran[0].unionByName(ran[1]).groupBy(*key).agg(F.count("*").alias("number")).where("number > 1").select(*key)
-    suppressed = judged.where(F.col("verdict").isin(*map(int, SUPPRESSED))).select(*key)
+    suppressed = judged.where(F.col("verdict").isin(*map(int, SUPPRESSED))).select(*key).repartition("dedup_hash")
     return clean.join(F.broadcast(twice.unionByName(suppressed).distinct()), key, "left_semi")
 
 

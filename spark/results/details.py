@@ -64,8 +64,8 @@ def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evi
     flagged = _some_of_each([*map(_flagged, found.findings), *_first_of_ranges(found)], config.listed)
     rows, absent, stuck, behind = at_once(
         writing(found.events, found.messages, time, bins(spark, found.accounts)),
-        _absent(spark, found, out),
-        stuck_claims(found.events, found.settled, facts.as_of, _number_of_stuck(found)),
+        _absent(spark, found, out) if found.missing else rows_of(spark, (), "pk long, bin long, verdict string"),
+        stuck_claims(found.events, found.settled, facts.as_of),
         trails(found.events, _asked(spark, flagged)),
     )
     return Details(
@@ -144,10 +144,6 @@ def _absent(spark: SparkSession, found: Judged, out: Path) -> DataFrame:
     rows = [(p.pk, *p.group, p.topic, p.topic_id, p.partition) for p in partitions]
     keyed = rows_of(spark, rows, "pk long, cluster string, group_id string, topic string, topic_id string, partition int")
     return absent_bins(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing")), keyed.join(bins(spark, found.accounts), "pk"))
-
-
-def _number_of_stuck(found: Judged) -> int:
-    return sum(row["count"] for row in found.tallies if row["verdict"] == Verdict.STUCK)
 
 
 def _stuck(found: Judged, rows: Iterable[Row]) -> list[StuckClaims]:

@@ -16,7 +16,6 @@ from ackwise.spark.report.details import AGES
 from ackwise.spark.report.latency import GROWTH, NEGATIVE
 from ackwise.spark.report.strips import width_of
 from ackwise.spark.report.timeline import Buckets
-from ackwise.spark.results.joins import sized
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import DONE, Verdict
 
@@ -122,10 +121,9 @@ def writing(events: DataFrame, messages: DataFrame, time: Buckets, of_account: D
     )
 
 
-def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int, number: int) -> DataFrame:
-    """`writer_id`, `age` (how many of `AGES` it has reached) and `count` of the `number` of claims that are stuck. Microseconds."""
+def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int) -> DataFrame:
+    """`writer_id`, `age` (how many of `AGES` it has reached) and `count` of the claims that are stuck. Microseconds."""
     stuck = settled.where(F.col("verdict") == Verdict.STUCK).select("mk", "offset", F.col("state.claim_ts").alias("ts"))
-    stuck = sized(stuck, number)
     claims = events.where(is_any(EventCode.CLAIMED)).select("mk", "offset", "ts", "writer_id").join(stuck, ["mk", "offset", "ts"])
     each = claims.groupBy("mk", "offset", "ts").agg(F.min("writer_id").alias("writer_id"))
     reached = [(F.lit(as_of) - F.col("ts") >= seconds * 1_000_000).cast("int") for seconds in AGES]

@@ -14,8 +14,6 @@ from ackwise.spark.vocabulary import Flag, LogicalVerdict, ProducedVerdict, Verd
 
 __all__ = ["of_keys", "of_messages", "of_offsets", "of_parked", "steps"]
 
-#: Steps that are no burden to the driver.
-_FEW: Final = 20_000
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 _RUN: Final = ("pk", *_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
 #: The columns that are null for an offset without events.
@@ -73,24 +71,13 @@ def of_parked(produced: DataFrame) -> DataFrame:
     return ranges.select("*", F.lit(0).cast("long").alias("attempt"), *unknown_columns)
 
 
-def steps(frames: list[DataFrame], most: int) -> Iterator[RepairStep]:
-    """Yield all steps, at most so many, by partition and offset. Raises what Spark raises.
-
-    Few are sorted at once; else one part of them is in the driver's memory at a time.
-    """
+def steps(frames: list[DataFrame]) -> Iterator[RepairStep]:
+    """Yield all steps, by partition and offset. Raises what Spark raises."""
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame)
     order = (*_PARTITION, "start", "handler", "dedup_epoch", "verdict")
-    if most <= _FEW:
-        yield from map(_step, rows.coalesce(1).orderBy(*order).collect())
-        return
-    rows = rows.persist()  # sorting looks at them twice
-    try:
-        for row in rows.orderBy(*order).toLocalIterator():
-            yield _step(row)
-    finally:
-        rows.unpersist()
+    yield from map(_step, rows.orderBy(*order).toLocalIterator())
 
 
 def _merged(messages: DataFrame) -> DataFrame:

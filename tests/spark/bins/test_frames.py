@@ -124,8 +124,11 @@ def test_rows_in_order_stay_in_order_and_counts_of_bins_are_added(bins: int, tmp
         assert sorted(tuple(row) for row in every) == [(1, 20), (3, 60)]
         assert not rows.messages.isEmpty()
         assert rows.messages.where(F.col("offset") > 99).isEmpty()
-        with pytest.raises(ValueError, match="what was counted is only collected"):
-            rows.messages.groupBy("scope").count().where("count > 1")
+        assert len(rows.messages.limit(5).collect()) == 5
+        assert rows.messages.limit(0).select("offset").collect() == []
+        for merged in (rows.messages.groupBy("scope").count(), rows.messages.limit(5)):
+            with pytest.raises(ValueError, match="what was counted or limited is only collected"):
+                merged.where("scope > 1")
 
 
 @BINS

@@ -64,7 +64,7 @@ def plans(judging: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     rest = [of_keys(found.settled, found.failed, named), of_offsets(missing_rows(stretches(found.words, listed), named))]
     try:
         final, each = ([of_messages(found.settled, named, provisional=wanted), *rest] for wanted in (False, True))
-        return list(steps(final, 1_000_000)), [step for frame in each for step in steps([frame], 0)]
+        return list(steps(final)), [step for frame in each for step in steps([frame])]
     finally:
         found.release()
 
