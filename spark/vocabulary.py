@@ -8,6 +8,7 @@ from typing import Final
 __all__ = [
     "ANOMALIES",
     "DONE",
+    "DOUBTFUL",
     "IN_DOUBT",
     "ENDED",
     "FLAG_MEANINGS",
@@ -18,6 +19,7 @@ __all__ = [
     "MENDABLE",
     "PLAIN",
     "PRODUCED_MEANINGS",
+    "RED",
     "SUPPRESSED",
     "UNDER_WAY",
     "Account",
@@ -155,6 +157,10 @@ class Flag(enum.IntFlag):
     """Its dead letter was sent again by `ackwise dlq redrive`."""
     DIED_AGAIN = 262144
     """What was sent again last became a dead letter again."""
+    OVERTAKEN = 524288
+    """Its handler has an order, and a later message of its key, or of its partition, began before it was done."""
+    MAYBE_OVERTAKEN = 1048576
+    """It looks like that, and clocks that differ, missing events or a group that went back over it can explain it."""
 
 
 class ExitCode(enum.IntEnum):
@@ -179,10 +185,14 @@ ANOMALIES: Final = frozenset(
         Verdict.MULTI_EXECUTED,
     }
 )
+#: Flags for which it exits with 1, whatever the verdict is.
+RED: Final = Flag.COMMITTED_PAST | Flag.OVERTAKEN
 #: Verdicts for which it exits with 3, if there are no anomalies.
 INCONCLUSIVE: Final = frozenset({Verdict.UNKNOWN_EXPORT_GAP})
 #: Flags of messages that were run again, or may have been: with success they are MAYBE_TWICE. Only with `--strict` is that an anomaly.
 IN_DOUBT: Final = Flag.AMBIGUOUS_EXEC | Flag.REPEATED
+#: Flags of messages that are listed as doubtful: only with `--strict` are they an anomaly.
+DOUBTFUL: Final = IN_DOUBT | Flag.MAYBE_OVERTAKEN
 #: It was run with success.
 DONE: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE, Verdict.MULTI_EXECUTED})
 #: Verdicts that need no evidence, unless there is a flag beside them.
@@ -265,6 +275,8 @@ FLAG_MEANINGS: Final = {
     Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",
     Flag.REDRIVEN: "its dead letter was sent again by ackwise dlq redrive",
     Flag.DIED_AGAIN: "a dead letter again after the last redrive",
+    Flag.OVERTAKEN: "a later one of its key or partition began before it was done",
+    Flag.MAYBE_OVERTAKEN: "a later one of its key or partition perhaps began before it was done",
 }
 PRODUCED_MEANINGS: Final = {
     ProducedVerdict.NOT_PUBLISHED: "to be produced, and long without coordinates",

@@ -272,6 +272,22 @@ class Facts:
         return [pair for each in by_handler.values() for pair in permutations(each, 2)]
 
     @cached_property
+    def orders(self) -> Sequence[tuple[int, int, bool]]:
+        """The writers that say an order of a handler, each with `mk` of what it had of it, and whether the order is by key."""
+        said: dict[tuple[int, str], set[str]] = defaultdict(set)
+        for session in _sessions(self.rows):
+            table = session.attrs.get("order")
+            for handler, order in table.items() if isinstance(table, dict) else ():
+                said[session.writer_id, handler].add(str(order))
+        known = {name: next(iter(orders)) == "key" for name, orders in said.items() if orders in ({"key"}, {"partition"})}
+        found = {
+            (row.writer_id, row.mk, known[row.writer_id, row.handler])
+            for row in self.rows
+            if row.message_events and (row.writer_id, row.handler) in known
+        }
+        return sorted(found)
+
+    @cached_property
     def sending(self) -> frozenset[GroupName]:
         """The groups that have events of the producer side."""
         return frozenset((row.cluster, row.group_id) for row in self.rows if row.outgoing)

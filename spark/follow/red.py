@@ -14,7 +14,7 @@ from ackwise.spark.follow.alarms import Red
 from ackwise.spark.follow.ranges import Kind, Range, place_of, together
 from ackwise.spark.report.report import UNDONE, RunReport
 from ackwise.spark.storeclaims.findings import CLAIM_ANOMALIES
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, INCONCLUSIVE, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTFUL, ENDED, INCONCLUSIVE, RED, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["red_of"]
 
@@ -22,8 +22,9 @@ _PLACE: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 _MESSAGE: Final = (*_PLACE, "handler", "dedup_epoch", "offset")
 #: Verdicts on messages that need no look; `_DOUBTFUL` is the flags that make an exception with `--strict`.
 _FINE: Final = tuple(sorted(verdict.name for verdict in ENDED - ANOMALIES))
-_DOUBTFUL: Final = frozenset(flag.name for flag in IN_DOUBT)
+_DOUBTFUL: Final = frozenset(flag.name for flag in DOUBTFUL)
 _RED: Final = frozenset(verdict.name for verdict in ANOMALIES)
+_RED_FLAGS: Final = frozenset(str(flag.name) for flag in RED)
 _UNKNOWN: Final = frozenset(verdict.name for verdict in INCONCLUSIVE)
 
 #: Stands for anomalies that are in the summary only.
@@ -37,7 +38,8 @@ def red_of(report: RunReport) -> Red:
     out, strict = Path(report.output), report.config.strict
     if report.exit_code is ExitCode.CLEAN:
         return Red()
-    rows = list(_of_messages(out / "verdicts", strict))
+    is_overtaken = any(report.flags.get(flag) for flag in (Flag.OVERTAKEN, Flag.MAYBE_OVERTAKEN))
+    rows = list(_of_messages(out / "verdicts", () if is_overtaken else (Verdict.EXACTLY_ONCE.name,) if strict else _FINE))
     absent = list(_rows(out / "missing", (*_PLACE, "start", "end", "verdict")))
     red = [row for row in rows if _is_red(row, strict)]
     settled = together(_message(row) for row in red if Flag.PROVISIONAL.name not in row["flags"])
@@ -53,13 +55,12 @@ def red_of(report: RunReport) -> Red:
 
 def _is_red(row: dict[str, Any], strict: bool) -> bool:
     flags = set(row["flags"])
-    if row["verdict"] in _RED or Flag.COMMITTED_PAST.name in flags:
+    if row["verdict"] in _RED or flags & _RED_FLAGS:
         return True
     return strict and (bool(flags & _DOUBTFUL) or row["verdict"] in {verdict.name for verdict in UNDONE})
 
 
-def _of_messages(folder: Path, strict: bool) -> Iterator[dict[str, Any]]:
-    fine: Collection[str] = (Verdict.EXACTLY_ONCE.name,) if strict else _FINE
+def _of_messages(folder: Path, fine: Collection[str]) -> Iterator[dict[str, Any]]:
     return _rows(folder, (*_MESSAGE, "verdict", "flags"), ~pc.field("verdict").isin(list(fine)))
 
 
@@ -89,9 +90,9 @@ def _of_claims(folder: Path) -> Iterator[_Piece]:
 
 
 def _message(row: dict[str, Any]) -> _Piece:
-    is_committed_past = Flag.COMMITTED_PAST.name in row["flags"] and row["verdict"] not in _RED
-    verdict = "COMMITTED_PAST" if is_committed_past else str(row["verdict"])
-    return _kind(row, verdict, row["handler"] or ""), (row["offset"], row["offset"] + 1)
+    telling = () if row["verdict"] in _RED else _RED_FLAGS if row["verdict"] not in _FINE else {*_RED_FLAGS, Flag.MAYBE_OVERTAKEN.name}
+    name = next((flag for flag in row["flags"] if flag in telling), str(row["verdict"]))
+    return _kind(row, name, row["handler"] or ""), (row["offset"], row["offset"] + 1)
 
 
 def _offsets(row: dict[str, Any]) -> _Piece:

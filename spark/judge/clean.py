@@ -16,16 +16,19 @@ from ackwise.spark.vocabulary import SUPPRESSED, Flag, Verdict
 __all__ = ["cleared", "excluded", "mates_of", "times_by_word"]
 
 
-def excluded(spark: SparkSession, views: Sequence[View], commits: Mapping[int, Committed], unreported: DataFrame) -> DataFrame:
-    """Return the messages that are not clean whatever their events say, as `mk`, `word` and `mask`.
+def excluded(spark: SparkSession, views: Sequence[View], commits: Mapping[int, Committed], others: Sequence[DataFrame]) -> DataFrame:
+    """Return the messages that are not clean whatever their own events say, as `mk`, `word` and `mask`.
 
-    The group went back over them after it had committed them, or a worker had them without reporting an outcome.
+    The group went back over them after it had committed them, or they are among `others`: a worker had them without reporting an outcome,
+    or later ones overtook them.
     """
     rewound = [(pk, "rewound", start, end) for pk, commit in commits.items() for start, end in commit.rewound]
     of_views = rows_of(spark, [(view.pk, view.mk) for view in views], "key long, mk long")
     words = spans(rows_of(spark, rewound, "key long, kind string, start long, end long")).join(F.broadcast(of_views), "key")
-    both = words.select("mk", "word", "mask").unionByName(unreported.select("mk", "word", "mask"))
-    return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
+    every = words.select("mk", "word", "mask")
+    for other in others:
+        every = every.unionByName(other.select("mk", "word", "mask"))
+    return every.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
 
 
 def cleared(messages: DataFrame, context: DataFrame, since: int | None, grace: int) -> DataFrame:

@@ -286,6 +286,8 @@ def _flags() -> Column:
     one_attempt = (F.bit_count("claimed") == 1) & ~failed_between
     two_claims = F.coalesce((F.col("cx_min") < F.col("cx_max")) & (left_open | one_attempt), F.lit(False))
     once = F.col("verdict") != Verdict.MULTI_EXECUTED
+    was_overtaken = F.col("overtaken_by").isNotNull() & ~_has(OUT_OF_ORDER)
+    is_proved = F.coalesce("proved", F.lit(False)) & ~F.coalesce("rewound", F.lit(False)) & ~_is_recreated()
     found = {
         Flag.COMMITTED_PAST: open_still & (_last_attempt() == 1) & (F.col("offset") < F.col("committed")) & ~F.col("in_doubt"),
         Flag.AMBIGUOUS_EXEC: (F.col("took") > 0)
@@ -306,6 +308,8 @@ def _flags() -> Column:
         Flag.RAN_CANCELLED: _has(EventCode.CANCELLED) & _has(*SUCCESSES, EventCode.DEAD_LETTERED),
         Flag.TIMED_OUT: _has(TIMED_OUT, EventCode.LATE_SUCCESS),
         Flag.OUT_OF_ORDER: _has(OUT_OF_ORDER),
+        Flag.OVERTAKEN: was_overtaken & is_proved,
+        Flag.MAYBE_OVERTAKEN: was_overtaken & ~is_proved,
         Flag.REDRIVEN: F.col("redriven").isNotNull(),
         Flag.DIED_AGAIN: F.col("redriven") % 2 == 1,
     }

@@ -30,7 +30,7 @@ _SHIFT: Final = 6
 _ALL: Final = np.uint64(2**64 - 1)
 _MASKS: Final = ("masks", "ok_masks")
 #: Lists with a value of each message, in the order of offsets.
-_LISTS: Final = ("record_ms", "hashes", "at_us", "seqs", "ok_us", "ok_seqs", "took_us")
+_LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "ok_us", "ok_seqs", "took_us")
 #: No time is so far from 1970, in milliseconds, and no other number of a list is as large.
 _FAR: Final = 2**50
 
@@ -41,7 +41,7 @@ MESSAGES: Final = pa.schema(
     [
         (name, pa.int64())
         for name in (
-            *("writer_id", "mk", "code", "seq", "ts", "offset", "exec_id", "record_ts", "dedup_hash", "clock"),
+            *("writer_id", "mk", "code", "seq", "ts", "offset", "exec_id", "record_ts", "dedup_hash", "order_hash", "clock"),
             *("ok_seq", "ok_ts", "took", "ok_clock", "misstated"),
         )
     ]
@@ -76,6 +76,7 @@ def _messages(runs: _Runs) -> pa.Table:
         "exec_id": (runs.number("exec_id")[row] + runs.rank, runs.is_there("exec_id")[row]),
         "record_ts": (record_ms * 1000, has_record),
         "dedup_hash": runs.of_each("hashes"),
+        "order_hash": runs.of_each("order_hashes"),
         "clock": ((runs.number("ts") - runs.number("mono_ns") // 1000)[row], runs.is_there("mono_ns")[row]),
         "ok_seq": (runs.numbered("ok_seq", "ok_seqs"), is_ok),
         "ok_ts": (runs.timed("ok_ts", "ok_us"), is_ok),

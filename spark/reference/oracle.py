@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ class Ruling:
     """Partitions whose records get older as offsets grow, as in a topic that was made anew."""
     produced: dict[Partition, dict[int, Account]] = field(default_factory=dict)
     """The account of each produced record, and of those consumed without having been produced."""
+    overtaken: dict[Message, int] = field(default_factory=dict)
+    """Of the messages that a later one overtook, or may have: its offset."""
     copies: dict[tuple[Partition, str, int], dict[tuple[int, CopyFate], int]] = field(default_factory=dict)
     """By partition, handler and dedup epoch: what became of the copies, by the attempt that was sent back."""
     unpublished: dict[str, int] = field(default_factory=dict)
@@ -173,6 +175,7 @@ class _Court:
         self.since = None if config.since is None else round(config.since * 1e6)
         self.mute: Mapping[int, Mapping[Partition, int]]
         self.left: Mapping[Partition, Collection[tuple[int, str, int, int]]]
+        self.is_part = False
         if known is not None:
             self._take(known)
             return
@@ -218,10 +221,12 @@ class _Court:
         self.commits, self.resumed, self.rewound = dict(known.commits), dict(known.resumed), dict(known.rewound)
         self.unsettled |= {partition: set(spans) for partition, spans in known.unsettled.items()}
         self.mute, self.left, self.marked = known.mute, known.left, set(known.marked)
+        self.is_part = True
 
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
         self.of_record = _grouped((e for of in about.values() for e in of), _record_of)
+        self.overtaken = self._overtaken(about)
         first = {message: self._judge(message, group) for message, group in about.items()}
         concerned = {m for m in about if self._is_concerned(m, first[m][0], about[m])}
         epochs = _grouped(about, lambda m: m[:2])
@@ -242,6 +247,7 @@ class _Court:
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
+        ruling.overtaken = {m: offset for m, (_, offset) in self.overtaken.items() if m in concerned}
         for message in concerned:
             for attempt, fate in _copies(about[message], final[message][0]):
                 of_view = ruling.copies.setdefault(message[:3], {})
@@ -647,9 +653,56 @@ class _Court:
         is_open = _has_succeeded(of) and (self._is_left_open(message, events) or self._may_have_gone_on(of))
         maybe = Flag.AMBIGUOUS_EXEC if is_open else Flag(0)
         flags = self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
+        flags |= self._order_flag(message, flags)
         if verdict is Verdict.EXACTLY_ONCE and flags & IN_DOUBT:
             verdict = Verdict.MAYBE_TWICE
         return verdict, flags
+
+    def _order_flag(self, message: Message, flags: Flag) -> Flag:
+        """Whether a later message overtook it, unless it ran out of order anyway."""
+        if message not in self.overtaken or Flag.OUT_OF_ORDER in flags:
+            return Flag(0)
+        is_proved = self.overtaken[message][0] and not flags & (Flag.REWOUND | Flag.RECREATED)
+        return Flag.OVERTAKEN if is_proved else Flag.MAYBE_OVERTAKEN
+
+    def _overtaken(self, about: Mapping[Message, list[Event]]) -> dict[Message, tuple[bool, int]]:
+        """Return the messages that a later one of their key or partition overtook: whether that is proved, and its offset.
+
+        Of several, one that proves it is named, and of those the one that began first.
+        """
+        if self.is_part:
+            return {}
+        lanes: dict[Any, list[tuple[Message, _Run]]] = defaultdict(list)
+        for message, events in about.items():
+            run = _first_run(events)
+            order = None if run is None else self._order(run.writer, message[1])
+            if run is not None and order is not None and (order == "partition" or run.key is not None):
+                lanes[message[:3], order, run.key if order == "key" else None].append((message, run))
+        found: dict[Message, tuple[bool, int]] = {}
+        for (_, order, _), members in lanes.items():
+            for message, run in members:
+                later = [(other[3], each) for other, each in members if other[3] > message[3] and not each.is_dead]
+                overtakers = [
+                    (not self._is_sure(message, run, first), first.ts, offset)
+                    for of in _grouped(later, lambda each: each[1].writer).values()
+                    for offset, first in [min(of, key=lambda each: _begun(each[1], run, each[0]))]
+                    if _overtook(first, run, by_key=order == "key")
+                ]
+                if overtakers:
+                    unsure, _, offset = min(overtakers)
+                    found[message] = not unsure, offset
+        return found
+
+    def _is_sure(self, message: Message, run: _Run, first: _Run) -> bool:
+        """Whether neither missing events nor clocks can explain it."""
+        apart = run.finished_ts - first.ts > self.grace and not {run.writer, first.writer} & self.wrong
+        return message[0][:2] not in self.blind and (first.writer == run.writer or apart)
+
+    def _order(self, writer: int, handler: str) -> str | None:
+        """The order of a handler, if the sessions of the writer say one."""
+        tables = [s["order"] for s in _sessions(self.by_writer[writer]) if isinstance(s.get("order"), dict)]
+        said = [table[handler] for table in tables if handler in table]
+        return said[0] if said and said[0] in ("key", "partition") and said.count(said[0]) == len(said) else None
 
     def _provisional(self, verdict: Verdict, flags: Flag, events: list[Event]) -> Flag:
         is_young = self.as_of < max(e["event_ts"] for e in events) + round(self.config.lateness * 1e6)
@@ -738,6 +791,61 @@ class _Court:
             elif hashed is not None and any(settled[m] is Verdict.PHANTOM_SUPPRESSED for m in mates):
                 found[scope, hashed] = LogicalVerdict.PHANTOM, Flag(0)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The first run of a message that did not fail, or its dead letter."""
+
+    ts: int
+    writer: int
+    seq: int
+    """Of its start."""
+    key: int | None
+    """Hash of the order key."""
+    done_seq: int
+    """From this event of its writer on it is over: its success or, where none is told, its start."""
+    finished_ts: int
+    """By then the message was done, in this run or another."""
+    is_dead: bool = False
+
+
+def _first_run(events: list[Event]) -> _Run | None:
+    """Return the first run that counts, if there is one. Copies, and what ran out of order, do not."""
+    here = [e for e in events if e.get("phys_topic") is None]
+    starts, found = list[Event](), list[_Run]()
+    for run in _grouped(here, lambda e: (e["writer_id"], e.get("exec_id"))).values():
+        begun = [e for e in run if e["event_type"] in (E.CLAIMED, E.STARTED)]
+        ended = [e for e in run if e["event_type"] in (E.SUCCEEDED, E.FAILED)]
+        if not begun:
+            continue
+        starts.append(start := min(begun, key=lambda e: int(e["seq"])))
+        if not any(e["event_type"] == E.FAILED or _attributes(e).get("out_of_order") is True for e in ended):
+            end = min(ended, key=lambda e: int(e["seq"]), default=start)
+            found.append(_Run(start["event_ts"], start["writer_id"], start["seq"], start.get("order_hash"), end["seq"], end["event_ts"]))
+    if starts:
+        key = min(starts, key=lambda e: (e["event_ts"], e["writer_id"], e["seq"])).get("order_hash")
+        letters = [e for e in here if e["event_type"] == E.DEAD_LETTERED]
+        found += [_Run(e["event_ts"], e["writer_id"], e["seq"], key, e["seq"], e["event_ts"], is_dead=True) for e in letters]
+    if not found:
+        return None
+    first = min(found, key=lambda run: (run.ts, run.is_dead, run.writer, run.seq))
+    return replace(first, finished_ts=min(run.finished_ts for run in found))
+
+
+def _begun(run: _Run, beside: _Run, offset: int) -> tuple[int, int]:
+    """When a run began, as it is compared with another: by the numbers of its writer, or else by the clocks."""
+    return (run.seq if run.writer == beside.writer else run.ts), offset
+
+
+def _overtook(later: _Run, run: _Run, *, by_key: bool) -> bool:
+    """Whether the run of a later message began before another one was over.
+
+    One worker reports what it ran of a partition in portions, so there the start of a run is all that is sure to be before its end.
+    """
+    if later.writer == run.writer:
+        return later.seq < (run.done_seq if by_key else run.seq)
+    return later.ts < run.finished_ts
 
 
 def _last_epochs(messages: Iterable[Message]) -> dict[tuple[Partition, str, int], int]:

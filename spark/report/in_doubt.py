@@ -1,4 +1,4 @@
-"""Messages that may have run twice, by their flags and not by their verdict."""
+"""Messages that may have run twice, or out of turn, by their flags and not by their verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from ackwise.spark.fold.facts import Writer, WriterFate
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.words import hexadecimal, messages
-from ackwise.spark.vocabulary import Flag
+from ackwise.spark.vocabulary import DOUBTFUL
 
 __all__ = ["ambiguous", "doubt_sentences", "how_to_find", "query"]
 
@@ -20,6 +20,11 @@ def doubt_sentences(report: RunReport) -> list[str]:
     found = [ambiguous(report)] if report.ambiguous else []
     if report.repeated:
         found.append(f"{messages(report.repeated)} ran successfully more than once, at least once without a claim that could prevent it")
+    if number := report.perhaps_overtaken:
+        found.append(
+            f"{messages(number)} perhaps ran after a later one of {'its' if number == 1 else 'their'} key or partition had begun: clocks "
+            "that differ, missing events, or a group that went back can explain it as well"
+        )
     return found
 
 
@@ -55,6 +60,6 @@ def how_to_find(report: RunReport) -> str:
 
 def query(output: str, engine: str) -> str:
     """Return SQL that finds all of them in the tables below `output`."""
-    conditions = " OR ".join(f"array_contains(flags, '{flag.name}')" for flag in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED))
+    conditions = " OR ".join(f"array_contains(flags, '{flag.name}')" for flag in DOUBTFUL)
     table = f"parquet.`{output}/verdicts`" if engine == "spark" else f"'{output}/verdicts/*.parquet'"
     return f"SELECT * FROM {table} WHERE {conditions}"

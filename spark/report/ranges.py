@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ackwise.spark.events.numbers import joined
-from ackwise.spark.report.report import RunReport
-from ackwise.spark.vocabulary import Verdict
+from ackwise.spark.report.report import Finding, RunReport
+from ackwise.spark.vocabulary import Flag, Verdict
 
 __all__ = ["AlikeOffsets", "alike_offsets"]
 
@@ -36,9 +36,13 @@ def alike_offsets(report: RunReport) -> list[AlikeOffsets]:
     for found in (*report.findings, *report.doubtful):
         where = f"{found.topic}/{found.partition}"
         last = f"{found.last_event}, attempt {found.attempt}" if found.attempt > 1 else found.last_event
-        evidence = ", ".join([last, *(f"+{flag.name}" for flag in found.flags)])
+        evidence = ", ".join([last, *(f"+{flag.name}{_by(found, flag)}" for flag in found.flags)])
         alike[found.verdict, found.group, where, found.handler, evidence].append((found.offset, found.offset + 1))
     return sorted(AlikeOffsets(*kind, _in_words(spans)) for kind, spans in alike.items())
+
+
+def _by(found: Finding, flag: Flag) -> str:
+    return f" by {found.overtaken_by}" if flag in Flag.OVERTAKEN | Flag.MAYBE_OVERTAKEN else ""
 
 
 def _in_words(spans: Iterable[tuple[int, int]]) -> str:

@@ -20,7 +20,18 @@ from ackwise.spark.report.details import NO_DETAILS, Details
 from ackwise.spark.report.redriven import Redriven, redriven_of
 from ackwise.spark.report.timeline import Timeline
 from ackwise.spark.storeclaims.findings import ClaimReport
-from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import (
+    ANOMALIES,
+    DOUBTFUL,
+    INCONCLUSIVE,
+    MEANINGS,
+    RED,
+    ExitCode,
+    Flag,
+    LogicalVerdict,
+    ProducedVerdict,
+    Verdict,
+)
 
 __all__ = ["OWN_REASON", "PAGE", "UNDONE", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally"]
 
@@ -46,12 +57,12 @@ class Tally:
     @property
     def is_anomaly(self) -> bool:
         """Whether somebody should look at them."""
-        return self.verdict in ANOMALIES or Flag.COMMITTED_PAST in self.flags
+        return self.verdict in ANOMALIES or bool(self.flags & RED)
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether they were run again, or may have been, and are no anomaly."""
-        return not self.is_anomaly and bool(self.flags & IN_DOUBT)
+        """Whether they were run again or overtaken, or may have been, and are no anomaly."""
+        return not self.is_anomaly and bool(self.flags & DOUBTFUL)
 
     @property
     def is_ambiguous(self) -> bool:
@@ -74,6 +85,8 @@ class Finding:
     last_event: str
     last_ts: int
     """Microseconds."""
+    overtaken_by: int | None = None
+    """The offset of a later message of its key or partition that overtook it, or may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +140,7 @@ class RunReport:
     findings: Sequence[Finding]
     """The worst, at most `listed`."""
     doubtful: Sequence[Finding]
-    """Messages that were run again, or may have been, and are no anomaly: the first, at most `listed`."""
+    """Messages that were run again or overtaken, or may have been, and are no anomaly: the first, at most `listed`."""
     missing: Sequence[Missing]
     """The first, at most `listed`."""
     listed: int
@@ -209,6 +222,11 @@ class RunReport:
         return self.flags.get(Flag.REPEATED, 0)
 
     @property
+    def perhaps_overtaken(self) -> int:
+        """The number of messages that a later one of their key or partition overtook, perhaps."""
+        return self.flags.get(Flag.MAYBE_OVERTAKEN, 0)
+
+    @property
     def orphaned(self) -> int:
         """The number of consumed records that are in no table of produced ones."""
         return 0 if self.produced is None else self.produced.orphaned
@@ -251,8 +269,10 @@ class RunReport:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether messages that may have been run twice, or were without a claim, are the worst that was found."""
-        return bool(self.ambiguous or self.repeated or self.orphaned) and not self.anomalies and not self._is_unknown
+        """Whether messages that may have been run twice or overtaken, or were without a claim, are the worst that was found."""
+        return (
+            bool(self.ambiguous or self.repeated or self.perhaps_overtaken or self.orphaned) and not self.anomalies and not self._is_unknown
+        )
 
     @property
     def is_past_events(self) -> bool:
@@ -271,7 +291,15 @@ class RunReport:
     def exit_code(self) -> ExitCode:
         """The exit code: anomalies come before missing events; with `strict`, doubts are too, and what was dropped, parked or not run."""
         if self.anomalies or (
-            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.parked or any(map(self.verdicts.get, UNDONE)))
+            self.config.strict
+            and (
+                self.ambiguous
+                or self.repeated
+                or self.perhaps_overtaken
+                or self.orphaned
+                or self.parked
+                or any(map(self.verdicts.get, UNDONE))
+            )
         ):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN

@@ -26,6 +26,7 @@ from ackwise.spark.vocabulary import (
     FLAG_MEANINGS,
     INCONCLUSIVE,
     PRODUCED_MEANINGS,
+    RED,
     Account,
     ExitCode,
     Flag,
@@ -117,7 +118,7 @@ def _show_claims(claims: ClaimReport, console: Console) -> None:
 
 def _outcome(report: RunReport) -> str:
     if report.is_in_doubt:
-        been = "run once" if report.ambiguous or report.repeated else "been produced"
+        been = "run once" if report.ambiguous or report.repeated else "run in order" if report.perhaps_overtaken else "been produced"
         return _DOUBTFUL.format(been=been, code=int(report.exit_code), advice="" if report.config.strict else ", or 1 with --strict")
     return _OUTCOMES[report.exit_code].format(anomalies=report.anomalies)
 
@@ -216,5 +217,5 @@ def _count(number: int, kind: Verdict | Flag) -> str:
         return "[dim]0[/]"
     # A flag may be equal to a verdict: both are numbers.
     verdict = kind if isinstance(kind, Verdict) else None
-    colour = "red" if verdict in ANOMALIES or kind is Flag.COMMITTED_PAST else "yellow" if verdict in INCONCLUSIVE else ""
+    colour = "red" if verdict in ANOMALIES or (isinstance(kind, Flag) and kind in RED) else "yellow" if verdict in INCONCLUSIVE else ""
     return f"[{colour}]{number:,}[/]" if colour else f"{number:,}"

@@ -12,8 +12,8 @@ from ackwise.spark.report.report import RunReport
 from ackwise.spark.report.tone import Tone, tone_of
 from ackwise.spark.storeclaims.findings import CLAIM_MEANINGS
 from ackwise.spark.vocabulary import (
+    DOUBTFUL,
     FLAG_MEANINGS,
-    IN_DOUBT,
     INCONCLUSIVE,
     PRODUCED_MEANINGS,
     UNDER_WAY,
@@ -27,7 +27,7 @@ __all__ = ["ToDo", "keys_done_twice", "todo"]
 #: The order of the page. What leaves a question comes before what is known and harmless.
 _TONES: Final = ("bad", "doubt", "good", "plain")
 _OPEN_QUESTIONS: Final = {verdict.name for verdict in INCONCLUSIVE} | {ProducedVerdict.PUBLISH_UNKNOWN.name, UNREADABLE}
-_DOUBTS: Final = {flag.name for flag in IN_DOUBT}
+_DOUBTS: Final = {flag.name for flag in DOUBTFUL}
 #: Stands for the app where none was named.
 _APP: Final = "MODULE:APP"
 

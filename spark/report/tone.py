@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ackwise.spark.storeclaims.findings import CLAIM_ANOMALIES, ClaimVerdict
-from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTFUL, INCONCLUSIVE, RED, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["Tone", "tone_of", "tone_of_finding"]
 
@@ -22,10 +22,10 @@ def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | ClaimVerdict | Fl
             return "bad" if kind is ProducedVerdict.NOT_PUBLISHED else "plain" if kind is ProducedVerdict.PRODUCE_FAILED else "doubt"
         case ClaimVerdict():
             return "bad" if kind in CLAIM_ANOMALIES else "plain"
-        case Flag.COMMITTED_PAST:
+        case Flag() if kind in RED:
             return "bad"
         case Flag():
-            return "doubt" if kind in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED, Flag.RAN_CANCELLED) else "plain"
+            return "doubt" if kind in DOUBTFUL | Flag.RAN_CANCELLED else "plain"
         case Verdict.EXACTLY_ONCE:
             return "good"
         case Verdict.MAYBE_TWICE | Verdict.DEAD_LETTERED | Verdict.SUPPRESSED_BY_DEAD | Verdict.DROPPED:
@@ -36,4 +36,4 @@ def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | ClaimVerdict | Fl
 
 def tone_of_finding(verdict: Verdict | None, flags: Flag) -> Tone:
     """The tone of one listed message: one without an anomaly is listed for a flag that leaves a question."""
-    return "bad" if verdict in ANOMALIES or Flag.COMMITTED_PAST in flags else "doubt"
+    return "bad" if verdict in ANOMALIES or flags & RED else "doubt"

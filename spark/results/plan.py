@@ -9,8 +9,8 @@ from ackwise.middleware.repairplan import RepairStep
 from ackwise.spark.advice import PLANNED
 from ackwise.spark.fold.messages import RANK_BASE
 from ackwise.spark.frames import DataFrame, F, Row, Window
-from ackwise.spark.results.tables import is_anomaly, last_event, name_of, with_names
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.results.tables import last_event, name_of, with_names
+from ackwise.spark.vocabulary import ANOMALIES, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["of_keys", "of_messages", "of_offsets", "of_parked", "steps"]
 
@@ -27,7 +27,8 @@ def of_messages(settled: DataFrame, named: DataFrame, *, provisional: bool) -> D
     """The steps for messages: a row per range of neighbours that are alike. Those that are PROVISIONAL only with `provisional`."""
     unknown = F.col("verdict") == Verdict.UNKNOWN_EXPORT_GAP
     final = F.col("flags").bitwiseAND(int(Flag.PROVISIONAL)) == 0
-    found = settled.where((is_anomaly() | unknown) & (F.lit(provisional) | final))
+    wrong = F.col("verdict").isin(*map(int, ANOMALIES)) | (F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0)
+    found = settled.where((wrong | unknown) & (F.lit(provisional) | final))
     return _merged(with_names(found, named).withColumn("verdict", name_of("verdict", Verdict)))
 
 

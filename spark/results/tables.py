@@ -14,7 +14,18 @@ from ackwise.spark.frames import Column, DataFrame, F, Row, SparkSession, Window
 from ackwise.spark.report.strips import BINS
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.session.rows import rows_of
-from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import (
+    ANOMALIES,
+    DOUBTFUL,
+    INCONCLUSIVE,
+    RED,
+    Account,
+    CopyFate,
+    Flag,
+    LogicalVerdict,
+    ProducedVerdict,
+    Verdict,
+)
 
 __all__ = [
     "HOUR",
@@ -219,8 +230,8 @@ def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
 
 
 def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
-    """The first of the messages that were run again, or may have been, and are no anomaly, as the fields of `Finding`."""
-    return _listed(settled.where((F.col("flags").bitwiseAND(int(IN_DOUBT)) != 0) & ~is_anomaly()), named, limit)
+    """The first of the messages that were run again or overtaken, or may have been, and are no anomaly, as the fields of `Finding`."""
+    return _listed(settled.where((F.col("flags").bitwiseAND(int(DOUBTFUL)) != 0) & ~is_anomaly()), named, limit)
 
 
 def in_order(listed: Iterable[Row]) -> list[Row]:
@@ -230,8 +241,7 @@ def in_order(listed: Iterable[Row]) -> list[Row]:
 
 def is_anomaly() -> Column:
     """Whether the message needs a look."""
-    committed_past = F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0
-    return F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past
+    return F.col("verdict").isin(*map(int, ANOMALIES)) | (F.col("flags").bitwiseAND(int(RED)) != 0)
 
 
 def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
@@ -240,7 +250,8 @@ def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     few = _ranked(with_names(found, named), limit, "pk", "verdict", order=order).drop("rank").coalesce(1)
     return _ranked(few, limit, "verdict", order=order).orderBy("rank", "verdict").limit(limit).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
-        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts", "rank",
+        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",
+        "state.overtaken_by", "rank",
     )  # fmt: skip
 
 

@@ -71,6 +71,7 @@ def finding_of(row: Row) -> Finding:
         attempt=row["attempt"],
         last_event=row["last_event"],
         last_ts=row["last_ts"],
+        overtaken_by=row["overtaken_by"],
     )
 
 

@@ -10,7 +10,7 @@ from ackwise.middleware.events import EventCode as E
 from ackwise.spark.advice import advice_on, said
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.reference.oracle import Event, Message, Partition, Ruling, message_of
-from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, RED, ExitCode, Flag, LogicalVerdict, Verdict
 from ackwise.spark.why.place import Place
 from ackwise.spark.why.reasons import GAP_RULE, LOGICAL_RULES, rule_of
 
@@ -93,7 +93,7 @@ class Story:
     @property
     def exit_code(self) -> ExitCode:
         """The exit code, as `reconcile` would give it."""
-        if self.verdict in ANOMALIES or Flag.COMMITTED_PAST in self.flags or self.logical is LogicalVerdict.LOGICAL_DUPLICATE:
+        if self.verdict in ANOMALIES or self.flags & RED or self.logical is LogicalVerdict.LOGICAL_DUPLICATE:
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self.verdict in INCONCLUSIVE else ExitCode.CLEAN
 

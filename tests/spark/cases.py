@@ -695,3 +695,101 @@ bumped.say("w1", "0:CFB W=1", ago=7200).say("w1", "RECEIVED_RANGE[0,1)", topic=f
 bumped.say("w1", "0@2:CS", ago=7100).say("w2", "0@2:CS", dedup_epoch=1)
 case("96j told in one dedup epoch of a worker that died, and run in the next", apart=EPOCHS).say(
     "w1", "RECEIVED_RANGE[0,1)", ago=7200).tell("w2", "0:D", of="w1").say("w2", "0:CS W=1", dedup_epoch=1)  # fmt: skip
+
+
+def ordered(name: str, verdicts: dict[int, Verdict], order: object, *writers: str, **expected: Any) -> History:
+    """A case whose writers say which order the handler has."""
+    history = case(name, verdicts=verdicts, **expected)
+    for writer in writers or ("w1",):
+        history.start(writer, at=NOW - 9000 * SECOND, order={"bill": order})
+    return history
+
+
+def ran(history: History, writer: str, words: str, *, ago: float | None = None, order_hash: int | None = None, run: int = 0) -> History:
+    """Steps of runs that overlap: each offset has a run of its own, `run` tells several of one apart. Three seconds between steps."""
+    for place, word in enumerate(words.split()):
+        exec_id = (history.number(writer) << 20) + 1000 + 100 * run + int(word.split(":")[0])
+        history.say(writer, word, ago=None if ago is None else ago - 3 * place, exec_id=exec_id, order_hash=order_hash)
+    return history
+
+
+BOTH, ALL_THREE = {0: ONCE, 1: ONCE}, {0: ONCE, 1: ONCE, 2: ONCE}
+OVERTAKEN, OVERLAP, IN_TURN = Flag.OVERTAKEN | Flag.MAYBE_OVERTAKEN, "0:C 1:C 1:S 0:S", "0:CS 1:CS"
+PROVED: Final[dict[str, Any]] = {"flags": {0: Flag.OVERTAKEN}, "without": {0: Flag.MAYBE_OVERTAKEN, 1: OVERTAKEN}}
+PERHAPS: Final[dict[str, Any]] = {"flags": {0: Flag.MAYBE_OVERTAKEN}, "without": {0: Flag.OVERTAKEN, 1: OVERTAKEN}}
+NOBODY: Final[dict[str, Any]] = {"without": {0: OVERTAKEN, 1: OVERTAKEN}}
+
+ran(ordered("97 two of a key at once", BOTH, "key", **PROVED), "w1", OVERLAP, order_hash=7)
+ran(ordered("97b the later one of a key at first", BOTH, "key", **PROVED), "w1", "1:CS 0:CS", order_hash=7)
+ran(ordered("97c two of a key, one after the other", BOTH, "key", **NOBODY), "w1", IN_TURN, order_hash=7)
+keys = ordered("97d two of different keys at once", BOTH, "key", **NOBODY)
+ran(ran(ran(keys, "w1", "0:C", order_hash=7), "w1", "1:CS", order_hash=8), "w1", "0:S")
+ran(ordered("97e two without a key at once", BOTH, "key", **NOBODY), "w1", OVERLAP)
+for number, no_order in enumerate(("none", None, "all", {"by": "key"})):
+    ran(ordered(f"97f a handler without an order, {number}", BOTH, no_order, **NOBODY), "w1", OVERLAP, order_hash=7)
+ran(case("97g a worker that says no order", verdicts=BOTH, **NOBODY), "w1", OVERLAP, order_hash=7)
+ran(ordered("97h a worker that says two orders", BOTH, "key", **NOBODY).start("w1", order={"bill": "none"}), "w1", OVERLAP, order_hash=7)
+ran(case("97i an order of another handler", verdicts=BOTH, **NOBODY).start("w1", order={"ship": "key"}), "w1", OVERLAP, order_hash=7)
+ran(ordered("97j the later one of a partition at first", BOTH, "partition", **PROVED), "w1", "1:CS 0:CS")
+ran(ordered("97k two of a partition in one portion", BOTH, "partition", **NOBODY), "w1", "0:C 1:C 0:S 1:S")
+ran(ordered("97l an attempt in place before, and the later one after it", BOTH, "key", **NOBODY), "w1", "0:CI 0:CS 1:CS", order_hash=7)
+again = ordered("97m the later one between two attempts in place", BOTH, "key", **PROVED)
+ran(ran(ran(again, "w1", "0:CI", order_hash=7), "w1", "1:CS", order_hash=7), "w1", "0:CS", order_hash=7, run=1)
+again = ordered("97n the same, by partition", BOTH, "partition", **PROVED)
+ran(ran(ran(again, "w1", "0:CI"), "w1", "1:CS"), "w1", "0:CS", run=1)
+again = ordered("97o both failed together, and ran again in turn", BOTH, "partition", **NOBODY)
+ran(ran(again, "w1", "0:C 1:C 0:I 1:I"), "w1", IN_TURN, run=1)
+crash = ordered("97p both again after a crash", {0: MULTI, 1: MULTI}, "key", "w1", "w2", **NOBODY)
+ran(ran(crash, "w1", IN_TURN, ago=8000, order_hash=7), "w2", IN_TURN, ago=7000, order_hash=7)
+crash = ordered(
+    "97q both again after a crash in which nothing of a portion was told", {0: TWICE, 1: TWICE}, "partition", "w1", "w2", **NOBODY
+)
+ran(ran(crash, "w1", "0:C 1:C", ago=8000), "w2", IN_TURN, ago=6500)
+crash = ordered("97r both again after a crash in which the later one was told", {0: TWICE, 1: MULTI}, "partition", "w1", "w2", **NOBODY)
+ran(ran(crash, "w1", "0:C 1:CS", ago=8000), "w2", IN_TURN, ago=6500)
+for name, order, by in (("97s", "key", 7), ("97t", "partition", None)):
+    two = ordered(f"{name} two workers at once, for longer than clocks differ, by {order}", BOTH, order, "w1", "w2", **PROVED)
+    ran(ran(two, "w1", "0:C", ago=8000, order_hash=by), "w2", "1:CS", ago=7990, order_hash=by)
+    ran(two, "w1", "0:S", ago=7000)
+    two = ordered(f"{name} two workers at once, as clocks may differ, by {order}", BOTH, order, "w1", "w2", **PERHAPS)
+    ran(ran(two, "w1", "0:C", ago=8000, order_hash=by), "w2", "1:CS", ago=7990, order_hash=by)
+    ran(two, "w1", "0:S", ago=7500)
+    two = ordered(f"{name} two workers in turn, by {order}", BOTH, order, "w1", "w2", **NOBODY)
+    ran(ran(two, "w1", "0:CS", ago=8000, order_hash=by), "w2", "1:CS", ago=7900, order_hash=by)
+two = ordered("97u two workers at once, one of which says no order", BOTH, "key", "w1", **NOBODY)
+ran(ran(two, "w1", "0:C", ago=8000, order_hash=7), "w2", "1:CS", ago=7990, order_hash=7)
+ran(two, "w1", "0:S", ago=7000)
+two = ordered("97v two workers at once, and the other ran it first", {0: MULTI, 1: ONCE}, "partition", "w1", "w2", **NOBODY)
+ran(ran(two, "w1", "0:C", ago=8000), "w2", IN_TURN, ago=7990)
+ran(two, "w1", "0:S", ago=7000)
+hole = ordered("97w events are missing that could say that it was done before", BOTH, "key", **PERHAPS)
+ran(hole.skip("w1", 2), "w1", "1:CS 0:CS", order_hash=7)
+dead = ordered("97x the later one began before the dead letter", {0: DEAD, 1: ONCE}, "key", **PROVED)
+ran(dead, "w1", "0:CF 1:C 0:X 1:S", order_hash=7)
+dead = ordered("97y the later one began after the dead letter, which was sent again", {0: ONCE, 1: ONCE}, "key", **NOBODY)
+ran(ran(dead, "w1", "0:CFX 1:CS", order_hash=7), "w1", "0:CS", order_hash=7, run=1)
+ran(ordered("97z what never started is overtaken by nobody", {0: DEAD, 1: ONCE}, "partition", **NOBODY), "w1", "1:C 0:X 1:S")
+late = ordered("98 a copy under an order", BOTH, "partition", without={0: OVERTAKEN, 1: OVERTAKEN}, flags={0: Flag.OUT_OF_ORDER})
+late.say("w1", "0:CFB 1:CS").say("w1", "0@2:CS", attrs='{"out_of_order":true}')
+late = ordered("98b what ran out of order overtakes nobody", BOTH, "key", **NOBODY, flags={1: Flag.OUT_OF_ORDER})
+ran(late, "w1", "0:C", order_hash=7).say("w1", "1:CS", order_hash=7, attrs='{"out_of_order":true}')
+ran(late, "w1", "0:S")
+back = ordered("98c the group went back over it", BOTH, "key", **PERHAPS)
+ran(back, "w1", "1:CS", order_hash=7).say("w1", "W=2 W=0")
+ran(back, "w1", "0:CS", order_hash=7)
+ran(
+    ordered("98d the first one by two", ALL_THREE, "key", flags={0: Flag.OVERTAKEN}, without={1: OVERTAKEN, 2: OVERTAKEN}),
+    "w1",
+    "0:C 1:CS 2:CS 0:S",
+    order_hash=7,
+)
+ran(
+    ordered("98e two by the last one", ALL_THREE, "key", flags={0: Flag.OVERTAKEN, 1: Flag.OVERTAKEN}), "w1", "2:CS 0:CS 1:CS", order_hash=7
+)
+epochs = ordered("98f two dedup epochs are two lanes", {}, "partition", apart={("", "bill", 1, 0): ONCE, ("", "bill", 0, 1): ONCE})
+epochs.say("w1", "1:CS").say("w1", "0:CS", dedup_epoch=1)
+at_once = ordered(
+    "98g a run of many in one call", dict.fromkeys(range(200), ONCE), "partition", without=dict.fromkeys(range(200), OVERTAKEN)
+)
+for step in "CS":
+    ran(at_once, "w1", " ".join(f"{offset}:{step}" for offset in range(200)))

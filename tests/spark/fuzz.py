@@ -34,7 +34,10 @@ def universe(number: int) -> History:
         if draw.random() < 0.7:
             keys: dict[str, Any] = draw.choice([{}, {}, {"namespace": "shop", "lease": 30}, {"namespace": "shop"}])
             marks: dict[str, Any] = {"marks": draw.choice([None, True, 1]), "boot_id": draw.choice([None, "boot 1", 1])}
-            history.start(writer, at=_time(draw), mode=mode, **keys, **marks)
+            order: dict[str, Any] = draw.choice(
+                [{}, {}, *({"order": {"bill": name}} for name in ("key", "key", "partition", "none", None))]
+            )
+            history.start(writer, at=_time(draw), mode=mode, **keys, **marks, **order)
         history.rolled_on[history.number(writer)] = "boot 1"
     for _ in range(draw.randint(5, 40)):
         _happen(history, draw, writer := draw.choice(writers), base, was_killed=writer in killed)
@@ -98,6 +101,7 @@ def _happen(history: History, draw: random.Random, writer: str, base: int, *, wa
                 )
                 fields |= {"record_ts": written}
             key = draw.choice([None, None, "a", "b"])
+            fields |= {"order_hash": draw.choice([None, 7, 7, -8])}
             history.say(writer, f"{offset}@{attempt}:{letters}", ago=ago, key=key, level=draw.choice([None, 0, 1, 3, 9]), **fields)
         case "range":
             code = draw.choice(["RECEIVED_RANGE", "RECEIVED_RANGE", "MARKED", "GAP", "SEEK"])
@@ -172,8 +176,9 @@ def _run(history: History, draw: random.Random, writer: str, first: int, at: int
         }
         for place, offset in enumerate(offsets)
     ]
-    for each in own:
-        history.add(writer, start, at=at, **{**same, **each})
+    keys: list[int | None] = draw.choice([[None], [7], [7, -8, 9], [3]])  # of the order
+    for place, each in enumerate(own):
+        history.add(writer, start, at=at, **{**same, **each}, order_hash=keys[place % len(keys)])
     succeeded = [each for each in own if draw.random() < 0.9]
     later = {name: value for name, value in same.items() if name not in ("took_unreleased", "lost")}
     for each in draw.choice([succeeded, succeeded, succeeded[::-1], [*succeeded, *succeeded[:1]]]):

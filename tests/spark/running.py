@@ -66,6 +66,11 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
     rulings: dict[str, Ruling] = defaultdict(lambda: Ruling(found.facts.as_of))
     partitions = {pk: (*p.group, p.topic, p.topic_id, p.partition) for pk, p in found.facts.partitions.items()}
     views = {view.mk: (partitions[view.pk], view.handler, view.dedup_epoch) for view in found.facts.views}
+    for row in (
+        found.settled.where("state.overtaken_by IS NOT NULL").select("mk", "offset", F.col("state.overtaken_by").alias("by")).collect()
+    ):
+        partition, handler, epoch = views[row.mk]
+        rulings[partition[1]].overtaken[partition, handler, epoch, row.offset] = row.by
     for row in found.every.select("mk", "offset", "verdict", "flags").collect():
         partition, handler, epoch = views[row.mk]
         rulings[partition[1]].messages[partition, handler, epoch, row.offset] = Verdict(row.verdict), Flag(row.flags)

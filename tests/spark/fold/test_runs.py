@@ -38,6 +38,7 @@ RUN: dict[str, Any] = {
     "masks": [-(2**63) | 2**60 | 2**62, 4],
     "record_ms": [1, 2, 3, 4],
     "hashes": [-1, 2, 3, 4],
+    "order_hashes": [8, -8, 8, 9],
     "at_us": [0, 5, 6, 9],
     "seqs": [0, 2, 4, 6],
     "took_us": [50, 0, 70, 80],
@@ -76,11 +77,11 @@ def test_a_run_row_stands_for_its_messages_by_rank_and_not_by_offset() -> None:
     found = of_runs(RUN)
     assert [row["offset"] for row in found] == [60, 62, 63, 66]
     assert [row["exec_id"] - RUN["exec_id"] for row in found] == [0, 1, 2, 3]
-    assert [(row["seq"], row["ts"], row["record_ts"], row["dedup_hash"]) for row in found] == [
-        (10, 1000, 1000, -1),
-        (12, 1005, 2000, 2),
-        (14, 1006, 3000, 3),
-        (16, 1009, 4000, 4),
+    assert [(row["seq"], row["ts"], row["record_ts"], row["dedup_hash"], row["order_hash"]) for row in found] == [
+        (10, 1000, 1000, -1, 8),
+        (12, 1005, 2000, 2, -8),
+        (14, 1006, 3000, 3, 8),
+        (16, 1009, 4000, 4, 9),
     ]
     ends = [(row["ok_seq"], row["ok_ts"], row["took"]) for row in found]
     assert ends == [(11, 2000, 50), (None, None, None), (15, 2020, 70), (17, 2030, 80)]
@@ -93,7 +94,7 @@ def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
     assert [(row["offset"], row["seq"], row["ts"], row["ok_seq"], row["ok_ts"], row["took"]) for row in found] == [
         (60 + place, 10 + place, 1000, 11 + place, 2000, 9) for place in range(3)
     ]
-    assert {(row["record_ts"], row["dedup_hash"]) for row in found} == {(None, None)}
+    assert {(row["record_ts"], row["dedup_hash"], row["order_hash"]) for row in found} == {(None, None, None)}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
         {"record_ms": [1, 2, 3]},
         {"record_ms": [2**60, 2, 3, 4]},
         {"hashes": [1]},
+        {"order_hashes": [8, -8, 8]},
         {"at_us": [0, 1, 2, 2**62]},
         {"exec_id": 2**63 - 2},
         {"ts": 2**63 - 1},
