@@ -61,7 +61,7 @@ def _is_red(row: dict[str, Any], strict: bool) -> bool:
 
 
 def _of_messages(folder: Path, fine: Collection[str]) -> Iterator[dict[str, Any]]:
-    return _rows(folder, (*_MESSAGE, "verdict", "flags"), ~pc.field("verdict").isin(list(fine)))
+    return _rows(folder, (*_MESSAGE, "verdict", "flags"), ~pc.field("verdict").isin(list(fine)) if fine else None)
 
 
 def _of_keys(folder: Path) -> Iterator[_Piece]:

@@ -34,7 +34,7 @@ class Overtaken(NamedTuple):
     """The result of `overtaken`. Both frames are cached."""
 
     rows: DataFrame
-    """`mk`, `offset`, `overtaken_by` which offset, and whether it is `proved`: neither missing events nor clocks can explain it."""
+    """`mk`, `offset`, `overtaken_by` which offset, and `overtaken_surely`: no missing event and no clock can explain it."""
     runs: DataFrame
     """The runs that were compared."""
 
@@ -75,14 +75,14 @@ def overtaken(
     known = rows.join(F.broadcast(rows_of(spark, views, "mk long, blind boolean")), "mk")
     unsure = F.when(F.col("is_sure") & ~F.col("blind"), F.lit(0)).otherwise(F.lit(1)).alias("unsure")
     least = known.groupBy("mk", "offset").agg(F.min(F.struct(unsure, "began", "by")).alias("least"))
-    late = least.select("mk", "offset", F.col("least.by").alias("overtaken_by"), (F.col("least.unsure") == 0).alias("proved"))
+    late = least.select("mk", "offset", F.col("least.by").alias("overtaken_by"), (F.col("least.unsure") == 0).alias("overtaken_surely"))
     return Overtaken(late.persist(), chosen)
 
 
 def with_overtaken(states: DataFrame, found: Overtaken | None) -> DataFrame:
     """Return the rows of `fold` with the columns of `Overtaken.rows`, which are null for other messages."""
     if found is None:
-        return states.withColumns({"overtaken_by": F.lit(None).cast("long"), "proved": F.lit(None).cast("boolean")})
+        return states.withColumns({"overtaken_by": F.lit(None).cast("long"), "overtaken_surely": F.lit(None).cast("boolean")})
     return states.join(found.rows, ["mk", "offset"], "left")
 
 

@@ -287,7 +287,7 @@ def _flags() -> Column:
     two_claims = F.coalesce((F.col("cx_min") < F.col("cx_max")) & (left_open | one_attempt), F.lit(False))
     once = F.col("verdict") != Verdict.MULTI_EXECUTED
     was_overtaken = F.col("overtaken_by").isNotNull() & ~_has(OUT_OF_ORDER)
-    is_proved = F.coalesce("proved", F.lit(False)) & ~F.coalesce("rewound", F.lit(False)) & ~_is_recreated()
+    is_proved = F.coalesce("overtaken_surely", F.lit(False)) & ~F.coalesce("rewound", F.lit(False)) & ~_is_recreated()
     found = {
         Flag.COMMITTED_PAST: open_still & (_last_attempt() == 1) & (F.col("offset") < F.col("committed")) & ~F.col("in_doubt"),
         Flag.AMBIGUOUS_EXEC: (F.col("took") > 0)

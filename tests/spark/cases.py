@@ -20,7 +20,7 @@ from ackwise.middleware.message.disposition import Reason
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["CASES", "CONFIG", "Case"]
+__all__ = ["CASES", "CONFIG", "Case", "ordered", "ran"]
 
 CONFIG: Final = ReconcileConfig(as_of=NOW / SECOND, grace=600.0, lateness=60.0, writer_timeout=600.0, lease=600.0)
 
