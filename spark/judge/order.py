@@ -53,9 +53,7 @@ class _Pair(NamedTuple):
     other: int
 
 
-def overtaken(
-    spark: SparkSession, events: DataFrame, messages: DataFrame | None, facts: Facts, blind: Blindness, grace: int
-) -> Overtaken | None:
+def overtaken(spark: SparkSession, events: DataFrame, messages: DataFrame, facts: Facts, blind: Blindness, grace: int) -> Overtaken | None:
     """Return the messages that were overtaken; None if no session says an order.
 
     Of several messages that overtook one, that which proves it is named, and of those the one that began first. Takes projected events,
@@ -86,7 +84,7 @@ def with_overtaken(states: DataFrame, found: Overtaken | None) -> DataFrame:
     return states.join(found.rows, ["mk", "offset"], "left")
 
 
-def _first_runs(events: DataFrame, messages: DataFrame | None, facts: Facts, spark: SparkSession) -> DataFrame:
+def _first_runs(events: DataFrame, messages: DataFrame, facts: Facts, spark: SparkSession) -> DataFrame:
     """One row per message of a view with an order: its first run that counts, or its dead letter. `done_ts` is that of any run of it."""
     views = F.broadcast(rows_of(spark, sorted({(mk,) for _, mk, _ in facts.orders}), "mk long"))
     runs = _runs(events, messages, views).groupBy("mk", "offset", "writer_id", "exec_id").agg(
@@ -124,7 +122,7 @@ def _first_runs(events: DataFrame, messages: DataFrame | None, facts: Facts, spa
     )
 
 
-def _runs(events: DataFrame, messages: DataFrame | None, views: DataFrame) -> DataFrame:
+def _runs(events: DataFrame, messages: DataFrame, views: DataFrame) -> DataFrame:
     """Starts, successes and failures of runs, and dead letters, where the message was read at its origin."""
     is_end, is_dead = is_any(EventCode.SUCCEEDED, EventCode.FAILED), is_any(EventCode.DEAD_LETTERED)
     said = F.coalesce(F.get_json_object("attrs", "$.out_of_order") == "true", F.lit(False))
@@ -137,8 +135,6 @@ def _runs(events: DataFrame, messages: DataFrame | None, views: DataFrame) -> Da
         (is_any(EventCode.FAILED) | (is_end & said)).alias("is_void"),
         is_dead.alias("is_dead"),
     )
-    if messages is None:
-        return found
     mine, no = messages.join(views, "mk", "left_semi"), F.lit(False)
     same = ("mk", "offset", "writer_id", "exec_id")
     never = [no.alias("is_void"), no.alias("is_dead")]

@@ -18,6 +18,7 @@ from tests.spark.reference.test_oracle import check, told
 from tests.spark.report.reports import CLAIMED
 from tests.spark.running import run
 
+from ackwise.spark.bins.session import binned, in_this_process
 from ackwise.spark.follow.red import red_of
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.vocabulary import Flag, Verdict
@@ -30,9 +31,11 @@ ORDERED = {name: case for name, case in CASES.items() if name >= "97"}
 KEY = 7
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[SparkSession]:
-    with local_engine() as session:
+@pytest.fixture(scope="module", params=[0, 3], ids=lambda bins: f"{bins} bins" if bins else "no bins")
+def local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The local engine, or as many that share the work."""
+    made = binned(in_this_process, request.param, tmp_path_factory.mktemp("bins") / "rows") if request.param else local_engine()
+    with made as session:
         yield session
 
 
@@ -81,7 +84,7 @@ def test_a_message_that_was_perhaps_overtaken_is_a_doubt(tmp_path: Path) -> None
     assert audit(tmp_path / "strict", history, "--strict")[0] == 1
 
 
-def test_messages_that_kept_their_order_are_in_the_ranges_and_those_that_did_not_are_none(tmp_path: Path, local: SparkSession) -> None:
+def test_messages_that_kept_their_order_are_in_the_ranges_and_those_that_did_not_are_none(tmp_path: Path) -> None:
     history = ordered("ranges", dict.fromkeys(range(100), Verdict.EXACTLY_ONCE), "key")
     del CASES["ranges"]
     for key in (1, 2):

@@ -27,6 +27,7 @@ from ackwise.spark.vocabulary import (
     INCONCLUSIVE,
     MEANINGS,
     PRODUCED_MEANINGS,
+    RED,
     ExitCode,
     Flag,
     LogicalVerdict,
@@ -53,7 +54,7 @@ def test_the_exit_code_is_that_of_the_worst_that_is_known() -> None:
         expected = red if verdict in ANOMALIES else unknown if verdict in INCONCLUSIVE else clean
         assert with_messages(verdict).exit_code is expected, verdict
     for flag in Flag:
-        assert with_messages(Verdict.IN_FLIGHT, flag).exit_code is (red if flag is Flag.COMMITTED_PAST else clean), flag
+        assert with_messages(Verdict.IN_FLIGHT, flag).exit_code is (red if flag in RED else clean), flag
     keys = replace(EMPTY, logical=[LogicalFinding("g", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)])
     assert (EMPTY.exit_code, keys.exit_code, keys.anomalies) == (clean, red, 2)
     torn = ["x is torn"]
@@ -73,7 +74,7 @@ def test_strict_makes_doubts_and_what_was_given_up_without_a_dead_letter_an_exit
     strict = ReconcileConfig(strict=True)
     for verdict, flag in (
         (Verdict.MAYBE_TWICE, Flag.AMBIGUOUS_EXEC), (Verdict.MAYBE_TWICE, Flag.REPEATED), (Verdict.DROPPED, Flag(0)),
-        (Verdict.SUPPRESSED_BY_DEAD, Flag(0)),
+        (Verdict.SUPPRESSED_BY_DEAD, Flag(0)), (Verdict.EXACTLY_ONCE, Flag.MAYBE_OVERTAKEN),
     ):  # fmt: skip
         lenient = with_messages(verdict, flag)
         assert (lenient.exit_code, replace(lenient, config=strict).exit_code) == (ExitCode.CLEAN, ExitCode.ANOMALIES), verdict
@@ -83,7 +84,7 @@ def test_strict_makes_doubts_and_what_was_given_up_without_a_dead_letter_an_exit
 
 def test_every_verdict_and_flag_has_a_meaning_and_whatever_makes_the_exit_code_other_than_0_an_action() -> None:
     assert (set(MEANINGS), set(FLAG_MEANINGS)) == ({*Verdict}, {*Flag})
-    assert set(ADVICE) >= {kind.name for kind in (*ANOMALIES, *INCONCLUSIVE, Flag.COMMITTED_PAST, LogicalVerdict.LOGICAL_DUPLICATE)}
+    assert set(ADVICE) >= {kind.name for kind in (*ANOMALIES, *INCONCLUSIVE, *RED, LogicalVerdict.LOGICAL_DUPLICATE)}
 
 
 def test_offsets_without_events_count_as_much_as_messages() -> None:
