@@ -113,6 +113,7 @@ def rule(
     last_commits: Iterable[tuple[str, int, int]] = (),
     rolled_on: Mapping[int, str] = MappingProxyType({}),
     known: Known | None = None,
+    with_order: bool = True,
 ) -> Ruling:
     """Judge a set of events; the same event twice counts once, and not at all if it says something else then.
 
@@ -120,7 +121,8 @@ def rule(
     without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`. `last_commits` are
     those that the brokers keep: group, writer and last durable event. `rolled_on` is the boot id of the machine that rolled the last log
     of each writer.
-    With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid.
+    With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid. `with_order`:
+    the events are those of all messages of their partitions, so that it shows who overtook whom.
     """
     each: dict[tuple[int, int], Event] = {}
     told = Counter[tuple[int, int]]()
@@ -134,7 +136,10 @@ def rule(
     if not each:
         return Ruling()
     ordered = [each[key] for key in sorted(each)]
-    return _Court(ordered, config, unreadable, still_written, list(produced), list(last_commits), rolled_on, known, told).rule(offsets)
+    court = _Court(
+        ordered, config, unreadable, still_written, list(produced), list(last_commits), rolled_on, known, told, with_order=with_order
+    )
+    return court.rule(offsets)
 
 
 class _Court:
@@ -149,6 +154,8 @@ class _Court:
         rolled_on: Mapping[int, str],
         known: Known | None,
         told: Mapping[tuple[int, int], int],
+        *,
+        with_order: bool,
     ) -> None:
         self.told = told
         self.events = events
@@ -175,7 +182,7 @@ class _Court:
         self.since = None if config.since is None else round(config.since * 1e6)
         self.mute: Mapping[int, Mapping[Partition, int]]
         self.left: Mapping[Partition, Collection[tuple[int, str, int, int]]]
-        self.is_part = False
+        self.with_order = with_order and known is None
         if known is not None:
             self._take(known)
             return
@@ -221,7 +228,6 @@ class _Court:
         self.commits, self.resumed, self.rewound = dict(known.commits), dict(known.resumed), dict(known.rewound)
         self.unsettled |= {partition: set(spans) for partition, spans in known.unsettled.items()}
         self.mute, self.left, self.marked = known.mute, known.left, set(known.marked)
-        self.is_part = True
 
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
@@ -670,7 +676,7 @@ class _Court:
 
         Of several, one that proves it is named, and of those the one that began first.
         """
-        if self.is_part:
+        if not self.with_order:
             return {}
         lanes: dict[Any, list[tuple[Message, _Run]]] = defaultdict(list)
         for message, events in about.items():

@@ -113,7 +113,9 @@ def inquire(
         offsets={each.offset for each in asked_at},
         last_commits=around.ahead(last_commits),
         rolled_on=evidence.logs.rolled_on,
+        with_order=False,
     )
+    found += _ordered(around, wanted)
     workers = _workers(around, [*messages, *sent], evidence, config)
     found_stories = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
     if place is not None or sent:
@@ -209,6 +211,7 @@ def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: Rec
         offsets=[place.offset],
         last_commits=around.ahead(last_commits),
         rolled_on=evidence.logs.rolled_on,
+        with_order=False,
     )
     found_stories = stories_of_offset(place, (), around.events, ruling, _workers(around, (), evidence, config))
     if not found_stories:
@@ -242,6 +245,18 @@ def _first(wanted: Collection[Message], messages: Sequence[Event], found: list[s
         found.append(f"{len(wanted):,} messages were found; the last {_MOST_STORIES} are shown in full")
     last = _last(messages)
     return sorted(wanted, key=lambda message: last[message])[-_MOST_STORIES:]
+
+
+def _ordered(around: Excerpt, wanted: Collection[Message]) -> list[str]:
+    """Return a sentence on what is not looked at where handlers of these messages have an order."""
+    said = [attributes(event["attrs"]).get("order") for event in around.events if event["event_type"] == EventCode.SESSION_START]
+    tables = [table for table in said if isinstance(table, dict)]
+    handlers = sorted({handler for _, handler, *_ in wanted if any(table.get(handler) in ("key", "partition") for table in tables)})
+    return [
+        f"{handler} keeps an order: whether a later message overtook this one is not told here, but by ackwise reconcile, which compares "
+        "all messages of a partition"
+        for handler in handlers
+    ]
 
 
 def _missing(around: Excerpt, evidence: Evidence, last_commits: Sequence[LastCommit]) -> list[str]:

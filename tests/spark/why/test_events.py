@@ -17,6 +17,7 @@ from tests.spark.reconciling import name_of
 from ackwise.spark.events.logs import Logs
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.reference.oracle import Message, Ruling, message_of, rule
+from ackwise.spark.vocabulary import Flag
 from ackwise.spark.why.answer import NoSuchRecord, inquire
 
 #: Seconds, where other processes keep the machine busy: thousands of histories are judged.
@@ -66,7 +67,7 @@ def said_by(whole: Ruling, topic: str, partition: int, offset: int) -> dict[tupl
     found: dict[tuple[str, int, str], tuple[str, int]] = {}
     for (where, handler, epoch, at), (verdict, flags) in whole.messages.items():
         if (where[2], where[4], at) == (topic, partition, offset):
-            found[handler, epoch, where[3]] = verdict.name, flags
+            found[handler, epoch, where[3]] = verdict.name, flags & ~(Flag.OVERTAKEN | Flag.MAYBE_OVERTAKEN)
     for where, offsets in whole.absent.items():
         if (where[2], where[4]) == (topic, partition) and offset in offsets:
             found["", 0, where[3]] = offsets[offset], 0
@@ -102,3 +103,10 @@ def test_what_is_said_of_any_history_is_what_the_oracle_says_of_all_of_it(tmp_pa
 @pytest.mark.slow  # judges very many histories
 def test_what_is_said_of_very_many_histories_is_what_the_oracle_says_of_all_of_them(tmp_path: Path) -> None:
     assert told_otherwise(range(10, 200), tmp_path) == []
+
+
+def test_whether_a_message_of_an_order_was_overtaken_is_said_not_to_be_told(tmp_path: Path) -> None:
+    for order, said in (("key", 1), ("partition", 1), ("none", 0)):
+        history = History(f"by {order}").start("w1", order={"bill": order}).say("w1", "0:CS 1:CS", order_hash=7)
+        answer = inquire(f"{TOPIC}/0/0", evidence_of(tmp_path / order, history.events, 6, {}), CONFIG)
+        assert len([each for each in answer.found if each.startswith("bill keeps an order: whether a later message overtook")]) == said
