@@ -77,9 +77,10 @@ class Roller:
             process.kill()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # A fresh interpreter, since a fork of a process with threads may hang; a group of its own, since Ctrl-C is for the worker.
+        # A fresh interpreter, since a fork of a process with threads may hang; a group of its own, since Ctrl-C is for the worker. No
+        # session of its own: with autogroups Linux shares the cores between sessions first, and a low priority counts within one alone.
         command = [sys.executable, "-c", "from ackwise.stores.journal.roller import serve; serve()", str(self._root)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)  # ours
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)  # ours
         return self._process
 
 

@@ -145,11 +145,13 @@ def test_who_gave_up_rolling_starts_no_process(tmp_path: Path) -> None:
     assert roller._process is None
 
 
-def test_the_process_has_a_low_priority_and_ends_when_its_worker_was_killed(tmp_path: Path) -> None:
+def test_the_process_has_a_low_priority_beside_its_worker_and_ends_when_that_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         assert worker.stderr is not None
         roller = int(worker.stdout.readline())
         assert os.getpriority(os.PRIO_PROCESS, roller) > os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getsid(roller) == os.getsid(worker.pid)  # a priority counts within a session
+        assert os.getpgid(roller) != os.getpgid(worker.pid)  # Ctrl-C is for the worker
         worker.kill()
         assert worker.stderr.read() == b""  # both had it open: it ends with the last of them
