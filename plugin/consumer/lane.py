@@ -314,26 +314,28 @@ class Lane:
         """
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
+        is_full = (not self._flow.is_quiet and self._parking.is_shut) or (self.watermark.count > 0 and self._is_filled())
+        if not is_full:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = self._clock()
+        return is_full
+
+    def _is_filled(self) -> bool:
         thresholds, share = self.share.thresholds, 1.0 if self._full_since is None else 0.5
         capacity = thresholds.messages or self.capacity
         span = max(self.max_span, 2 * capacity)
         if thresholds.span is not None and not self._in_order:
             span = min(span, thresholds.span)
         counted = self._backlog.counted + len(self._suspects or ()) + count(self.running) + count(self._lent)
-        is_full = (
+        return (
             counted > capacity * share
             or (bool(self._backlog.held) and self._backlog.failed >= MOST_IN_PLACE)
             or self.bytes > (thresholds.bytes or LANE_BYTES) * share
             or self._overflowed_at is not None
             or (counted > 0 and self.budget.used > self.budget.limit)
             or self.watermark.span > span * share
-            or (not self._flow.is_quiet and self._parking.is_shut)
         )
-        if not is_full:
-            self._full_since = None
-        elif self._full_since is None:
-            self._full_since = self._clock()
-        return is_full
 
     def fitting(self, records: Sequence[Any]) -> int:
         """How many of `records`, in order, there is room for: where nothing is in flight a batch in any case, and one message at least."""

@@ -88,7 +88,7 @@ class Polling:
     async def _poll_once(self, polled: Sequence[TopicPartition], is_any_full: bool) -> bool:
         """Take what there is for the partitions that have room; returns whether there was anything.
 
-        While one is full the wait ends as soon as a lane has moved.
+        While one is full the next look is once a lane has moved, or a moment later.
 
         The wait is not cancelled within the client: only outside of it is it certain that no record is on its way to us.
         """
@@ -97,7 +97,7 @@ class Polling:
             self.fetching.seek_back(partition)  # now, or the client would fetch on behind it meanwhile
         if fetched.lost:
             self._opening.lost(fetched.lost)
-        if not (fetched or fetched.has_waited):
+        if not fetched.has_waited:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):
                     await self._member.has_moved.wait()
