@@ -434,6 +434,7 @@ class EventBuffer:
 
     def _record_of_first(self, events: RunEvents) -> tuple[bytes, tuple[str | None, ...]]:
         self._close_block()
+        self._learn((events.topic, events.handler, events.error, events.attrs))
         self.record(explode(events, 1)[0])
         record, strings = self._records.pop(), tuple(self._places)
         self._places = {None: 0}

@@ -50,7 +50,8 @@ class LogFile:
         self._descriptor = create_regular(unfinished, file_mode)
         try:
             self._lock()
-            self._write(content)
+            self._identity = os.fstat(self._descriptor)
+            self.append(content)
             os.fsync(self._descriptor)
             unfinished.replace(path)
             sync_directory(path.parent)
@@ -64,20 +65,27 @@ class LogFile:
             raise
 
     def append(self, data: bytes) -> None:
-        """Write at the end. It is not durable, but survives the death of this process."""
-        self._write(data)
-        self._check_place()
+        """Write at the end. It is not durable, but survives the death of this process if the file is in its place."""
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._descriptor, data[written:], self.end + written)
+        self.end += written
 
     def sync(self, end: int) -> None:
         """Make everything before `end` durable."""
         os.fsync(self._descriptor)
-        self._check_place()
+        self.check_place()
         self.size = end
+
+    def check_place(self) -> None:
+        """Raise `OSError` if the file is not in its place any more."""
+        if not self.is_in_place():
+            raise OSError(errno.ESTALE, "the file was deleted or moved while it was open")
 
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file; a deleted one takes writes as if nothing had happened."""
         try:
-            return os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
+            return os.path.samestat(os.stat(self.path), self._identity)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -95,16 +103,6 @@ class LogFile:
         # The descriptor is gone even when close complains, and what counts was made durable before.
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
-
-    def _write(self, data: bytes) -> None:
-        written = 0
-        while written < len(data):
-            written += os.pwrite(self._descriptor, data[written:], self.end + written)
-        self.end += written
-
-    def _check_place(self) -> None:
-        if not self.is_in_place():
-            raise OSError(errno.ESTALE, "the file was deleted or moved while it was open")
 
     def _lock(self) -> None:
         try:
@@ -167,7 +165,9 @@ class LogWriter:
                 )
             try:
                 self._append(self._file)
+                self._file.check_place()
             except OSError as error:
+                self._has_failed = True
                 raise self._unavailable(error) from error
 
     def write(self) -> None:

@@ -99,7 +99,8 @@ class Journal:
         # Two threads: a roll takes long, and no flush waits for it.
         self._log_thread = ThreadPoolExecutor(1, "ackwise-log")
         self._roll_thread = ThreadPoolExecutor(1, "ackwise-roll")
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: Future[None] | None = None
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  #: for everything before an event to be durable
         self._background: asyncio.Task[None] | None = None
         self._unrolled: list[Path] = []
         self._roller = Roller(self.root)
@@ -136,7 +137,7 @@ class Journal:
     async def flush(self) -> None:
         """Return once everything recorded so far is durable; `async`: once it is on its way.
 
-        Flushes that come while one is being written share the next one. Raises `EventLogUnavailable`: nothing is
+        Flushes that come while one is written share the next one. Raises `EventLogUnavailable`: nothing is
         dropped then, and the next flush tries again.
         """
         if not self._is_async:
@@ -145,7 +146,7 @@ class Journal:
         behind = self._buffer.next_seq - self._log.durable_seq
         if behind > MOST_BEHIND:
             await self._make_durable()
-        elif behind >= self._flush_events and self._current_write() is None:
+        elif behind >= self._flush_events and self._writing is None:
             self._start_writing()
 
     def mark(self) -> None:
@@ -194,20 +195,25 @@ class Journal:
 
     async def _make_durable(self) -> None:
         goal = self._buffer.next_seq
-        while self._log.durable_seq < goal:
-            # Shielded: whoever gives up waiting leaves the write to the others.
-            await asyncio.shield(self._current_write() or self._start_writing())
-
-    def _current_write(self) -> asyncio.Future[None] | None:
-        # One that is done takes in nothing more, and waiting for it would not even let the loop turn.
-        return None if self._writing is None or self._writing.done() else self._writing
+        if self._log.durable_seq >= goal:
+            return
+        if self._writing is None:
+            self._start_writing()
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append((goal, waiter))
+        await waiter
 
     # A future of the thread and no task: a loop that shuts down cancels every task, and nobody may cancel a write.
-    def _start_writing(self) -> asyncio.Future[None]:
+    def _start_writing(self) -> None:
         self._seal()
-        self._writing = asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.write)
-        self._writing.add_done_callback(self._written)
-        return self._writing
+        loop = asyncio.get_running_loop()
+
+        def tell(writing: Future[None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(self._written, writing)
+
+        self._writing = self._log_thread.submit(self._log.write)
+        self._writing.add_done_callback(tell)
 
     def _seal(self) -> None:
         if self._is_closed:
@@ -215,8 +221,8 @@ class Journal:
         for block in self._buffer.seal():
             self._log.put(block)
 
-    def _written(self, writing: asyncio.Future[None]) -> None:
-        error = writing.exception()
+    def _written(self, writing: Future[None]) -> None:
+        self._writing, error = None, writing.exception()
         if error is not None:
             if not self._is_failing:
                 log.warning("the event log can't be written, none of its events is dropped", folder=str(self.root), error=said(error))
@@ -224,6 +230,22 @@ class Journal:
             log.warning("the event log is written again, nothing is missing", folder=str(self.root))
         self._is_failing = error is not None
         self._roll_finished()
+        self._waiting = [(goal, waiter) for goal, waiter in self._waiting if not self._tell(goal, waiter, error)]
+        if self._waiting:  # for what was recorded since this write began
+            try:
+                self._start_writing()
+            except EventLogUnavailable as closed:
+                for _, waiter in self._waiting:
+                    waiter.set_exception(closed)
+
+    def _tell(self, goal: int, waiter: asyncio.Future[None], error: BaseException | None) -> bool:
+        """Return whether `waiter` waits no longer."""
+        if not waiter.done():
+            if error is not None:
+                waiter.set_exception(error)
+            elif goal <= self._log.durable_seq:
+                waiter.set_result(None)
+        return waiter.done()
 
     async def _beat(self) -> None:
         due = self._clock() + self._heartbeat_seconds
