@@ -111,6 +111,7 @@ class Leases:
         self._held: dict[Run, Lease] = {}
         self._trips: deque[float] = deque([0.0], maxlen=64)
         self._succeeded: tuple[dict[bytes, float], dict[bytes, float]] = {}, {}  #: until when: the older ones, and the newer ones
+        self._highest: dict[tuple[str, int], int] = {}  #: offset that succeeded of each partition, where its messages were written first
         self._releases = _Backlog()
         self._marks = _Backlog()
         self._down_until = 0.0
@@ -123,7 +124,8 @@ class Leases:
 
     def inherit(self, before: Leases) -> None:
         """Know what an earlier worker of this process knew: its successes, what the store has to be told, and what still runs."""
-        self._succeeded, self._releases, self._marks = before._succeeded, before._releases, before._marks
+        self._succeeded, self._highest = before._succeeded, before._highest
+        self._releases, self._marks = before._releases, before._marks
         self._running, self.marks_dropped = before._running, before.marks_dropped
 
     def tokens(self, number: int) -> range:
@@ -316,7 +318,7 @@ class Leases:
     def may_begin(self, run: Run) -> bool:
         """Return whether all of `run` may start: none of its keys succeeded or is running here, and its claims are ours."""
         assert run.claims.ids is not None
-        for keys in (*self._succeeded, self._running):
+        for keys in (self._running,) if self.is_new(run) else (*self._succeeded, self._running):
             if keys and not keys.keys().isdisjoint(run.claims.ids):
                 return False
         return not run.claims.tokens or run.claims.unprotected or not self.doubtful(run)
@@ -338,11 +340,19 @@ class Leases:
     def _have_jumped(self, lease: Lease, now: Moment) -> bool:
         return abs(now.apart - lease.asked_at.apart) > self.lease / 3
 
-    def remember_successes(self, key_ids: Iterable[bytes]) -> None:
-        """These keys succeeded in this process: they are never run here again while the retention lasts."""
+    def remember_successes(self, run: Run) -> None:
+        """The keys of `run` succeeded in this process: they are never run here again while the retention lasts."""
+        if run.claims.ids is None:
+            return
         if len(self._succeeded[1]) >= _REMEMBERED:
             self._succeeded = self._succeeded[1], {}
-        self._succeeded[1].update(dict.fromkeys(key_ids, self._clock() + self.retention))
+        self._succeeded[1].update(dict.fromkeys(run.claims.ids, self._clock() + self.retention))
+        topic, partition, offset, _ = run.origin_at(-1)
+        self._highest[topic, partition] = max(offset, self._highest.get((topic, partition), offset))
+
+    def is_new(self, run: Run) -> bool:
+        """Return whether no key of `run` can have succeeded here: they are coordinates, above all that succeeded of their partition."""
+        return run.claims.of_coordinates and run.first > self._highest.get(run.place, -1)
 
     def succeeded(self, key_ids: Sequence[bytes]) -> list[int]:
         """The places of those keys that succeeded in this process, within the retention."""

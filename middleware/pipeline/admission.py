@@ -250,6 +250,7 @@ class Admission:
             run.claims.ids, run.claims.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         else:
             run.claims.ids = ids.of_coordinates(topic, partition, run.offsets, run.times())
+            run.claims.of_coordinates = True
 
     def _identify_delivery(self, run: Run, ids: Identity) -> None:
         delivery = run.delivery
@@ -342,7 +343,7 @@ class Admission:
     ) -> list[Run]:
         """Grant `run`; what was answered otherwise, or succeeded here before, falls out. Returns what was not answered."""
         assert run.claims.ids is not None
-        again = () if run.succeeded else leases.succeeded(run.claims.ids)
+        again = () if run.succeeded or leases.is_new(run) else leases.succeeded(run.claims.ids)
         if not answers and not again:
             leases.add([run], asked_at)
             self._grant(run, FIRST, leases, succeeded=False)

@@ -604,8 +604,8 @@ class Execution:
         if succeeded and not batch.is_ruled and not call.publications:
             for run in call.working_on:
                 self._worker.record(EventCode.LATE_SUCCESS, self._agent.name, run, with_exec_id=True)
-                if self._leases is not None and run.claims.ids is not None:
-                    self._leases.remember_successes(run.claims.ids)
+                if self._leases is not None:
+                    self._leases.remember_successes(run)
         self.overtime.log_ended(call, succeeded)
 
     def give_up(self, runs: list[Run], undecided: Sequence[Run], call: HandlerCall) -> None:

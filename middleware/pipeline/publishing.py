@@ -216,8 +216,8 @@ class Sending:
     def _succeed(self, run: Run) -> None:
         """Only now: until then a repeated run is what sends the rest."""
         run.stage, run.tries, run.succeeded = Stage.PUBLISHED, 0, True
-        if self._worker.leases is not None and run.claims.ids is not None:
-            self._worker.leases.remember_successes(run.claims.ids)
+        if self._worker.leases is not None:
+            self._worker.leases.remember_successes(run)
 
     def _fail(self, run: Run, refusal: SendFailed) -> None:
         run.publishes = []

@@ -216,8 +216,8 @@ class Decisions:
         for run in done:
             run.succeeded = not run.publishes
             run.rule(DONE)
-            if run.succeeded and run.claims.ids is not None and self._leases is not None:
-                self._leases.remember_successes(run.claims.ids)
+            if run.succeeded and self._leases is not None:
+                self._leases.remember_successes(run)
 
     def _identified(self, publications: Sequence[Publication], origin: Origin) -> list[Outgoing]:
         worker = self._worker
@@ -259,5 +259,5 @@ class Decisions:
     def _remember(self, ruled: Sequence[Run]) -> None:
         if self._leases is not None:
             for run in ruled:
-                if run.succeeded and run.claims.ids is not None:
-                    self._leases.remember_successes(run.claims.ids)
+                if run.succeeded:
+                    self._leases.remember_successes(run)

@@ -88,6 +88,7 @@ class Claims:
 
     ids: Sequence[bytes] | None = None  #: of their keys; `None`: not deduplicated
     hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the start of its id
+    of_coordinates: bool = False  #: their keys are the coordinates of the producer's own records
     day: int | None = None  #: of all their keys
     base_id: bytes | None = None  #: of a replay: of the key of its message, which it does not claim
     tokens: Sequence[int] | None = None  #: of those that are held or asked for
@@ -100,7 +101,7 @@ class Claims:
         tokens = _at(places, self.tokens)
         lost = self.lost.intersection(tokens or ()) if self.lost else set[int]()
         ids, hashes = _at(places, self.ids), _at(places, self.hashes)
-        return Claims(ids, hashes, self.day, self.base_id, tokens, lost, self.grant, self.unprotected)
+        return Claims(ids, hashes, self.of_coordinates, self.day, self.base_id, tokens, lost, self.grant, self.unprotected)
 
     def forget(self) -> None:
         """None of them is held or asked for any more; the keys stay."""

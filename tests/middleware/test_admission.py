@@ -229,6 +229,36 @@ async def test_a_key_that_succeeded_here_is_completed_and_not_run_even_if_the_st
     assert spine.store.trips[-1].completes
 
 
+async def test_records_that_succeeded_here_are_not_run_again_when_they_are_fetched_again(make_spine: Any, make_store: Any) -> None:
+    seen: list[list[int]] = []
+
+    async def handler(batch: Batch[bytes]) -> None:
+        seen.append([message.offset for message in batch])
+
+    spine = make_spine(handler, dedup=True)
+    await spine.run([spine.together(3)])
+    spine.store.inner = make_store(spine.clock).inner  # the store forgot
+    again, new = spine.together(4), spine.together(2, start=104)
+    await spine.run([again, new])
+    assert seen == [[100, 101, 102], [103, 104, 105]]
+
+
+async def test_a_record_is_not_run_whose_copy_succeeded_here_while_the_store_forgot(make_spine: Any, make_store: Any) -> None:
+    seen: list[int] = []
+
+    async def handler(batch: Batch[bytes]) -> None:
+        seen.extend(message.offset for message in batch)
+
+    spine = make_spine(handler, dedup=True)
+    copy = spine.entry(7, topic="billing.retry", partition=0, attempt=2, origin=Origin("orders", 3, 105, 1_700_000_000_000))
+    await spine.run([copy])
+    spine.store.inner = make_store(spine.clock).inner
+    run = spine.together(2, start=104)
+    await spine.run(runs := [run])
+    assert (len(seen), seen[-1]) == (2, 104)
+    assert {each.first: each.disposition for each in runs}[105] == Duplicate()
+
+
 async def test_K18_what_a_crashed_worker_held_waits_for_the_lease_and_then_runs(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     await _crash(spine)

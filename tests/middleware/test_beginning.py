@@ -215,7 +215,7 @@ async def test_a_key_that_was_granted_again_before_it_succeeded_here_is_complete
     first, second = spine.entry(200, value=b"other"), spine.entry(201, value=b"a")
     running = asyncio.create_task(spine.run([first, second]))
     await hand.there.wait()  # `a` is granted to the second batch, and waits there
-    spine.leases.remember_successes([second.key.id])  # an execution whose claim was lost meanwhile succeeds
+    spine.leases.remember_successes(second)  # an execution whose claim was lost meanwhile succeeds
     hand.go.set()
     await running
     assert (hand.saw, second.stage, second.disposition) == ([200], SETTLED, Duplicate())

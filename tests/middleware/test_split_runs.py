@@ -140,7 +140,7 @@ async def test_what_succeeded_here_since_it_was_granted_falls_out_of_its_run_and
 
     spine = make_spine(handler, dedup=True)
     runs = await granted(spine, 3)
-    spine.leases.remember_successes([runs[0].column().ids[1]])
+    spine.leases.remember_successes(runs[0]._part([1]))
     await spine.run(runs)
     assert seen == [[100, 102]]
     assert {run.first: run.disposition for run in runs}[101] == Duplicate()

@@ -293,7 +293,7 @@ async def test_a_key_that_succeeded_here_while_it_waited_for_the_loop_is_not_tak
     loop = loops(dedup=True)
     entries = loop.spine.entries(2)
     run = await loop.begin(entries)
-    loop.spine.leases.remember_successes([entries[0].key.id])
+    loop.spine.leases.remember_successes(entries[0])
     first, second = loop.given
     assert (first.take(0.0), second.take(0.0)) == (False, True)
     second.decide()

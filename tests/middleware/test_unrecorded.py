@@ -149,7 +149,7 @@ async def test_another_record_of_what_succeeded_here_is_not_given_back_to_be_run
     first = worker_of(make_spine, dedup=BY_KEY, full=True)
     (run,) = runs = first.entries(1)
     first.pipeline.admission.decode(runs)  # its key is known then
-    first.leases.remember_successes(run.claims.ids)
+    first.leases.remember_successes(run)
     assert await first.run(runs) == [Stage.PUBLISHED]
     await leave(first, runs)
     assert await asked(first, run.key) == AlreadyDone(Outcome.OK)

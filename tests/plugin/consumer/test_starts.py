@@ -192,7 +192,6 @@ async def test_nothing_is_claimed_before_its_batch_has_a_slot_and_a_lane_without
 async def test_a_slot_that_nothing_is_started_in_goes_to_the_next_one(shop: Any, make_calls: Any) -> None:
     calls = make_calls()
     here = shop(calls, concurrency=1, max_batch=5)
-    here.leases.remember_successes([])
     here.store.fail = lambda exchange: bool(exchange.claims)
     here.offer(5)
     await turns()

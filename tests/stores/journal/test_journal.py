@@ -220,7 +220,7 @@ async def test_a_flush_with_nothing_new_writes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_file_is_rolled_when_it_has_enough_events(tmp_path: Path) -> None:
-    async with journal(tmp_path, roll_events=10) as sink:
+    async with journal(tmp_path, roll_events=10, heartbeat_seconds=1e6) as sink:
         for offset in range(9):
             sink.record(claimed(offset))
         await sink.flush()
