@@ -192,7 +192,8 @@ class Write:
     folder: str
 
     def run(self, program: Program, session: LocalSession, number: int) -> None:
-        write_parquet(session.arrow(self.sql).rename_columns(list(self.columns)), Path(self.folder), number)
+        rows = session.arrow(self.sql).rename_columns(list(self.columns))
+        write_parquet(rows.schema, rows.to_batches(), Path(self.folder), number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""The engines that judge: Spark, and the local one, which is there at once and takes what fits into memory."""
+"""The engines that judge: Spark, and the local one, which is there at once and takes what fits on the disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import errno
+import os
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,12 +18,19 @@ if TYPE_CHECKING:
     from ackwise.spark.events.sources import Evidence
     from ackwise.spark.frames import SparkSession
 
-__all__ = ["FEW", "Computing", "choose", "computing", "require"]
+__all__ = ["Computing", "choose", "computing", "need", "require"]
 
-#: Events below which Spark's start alone takes longer than the local engine needs for all of them.
-FEW: Final = 200_000
-#: Options that only Spark has, and those with which it is usually needed: a table is kept for many events.
+#: Bytes of scratch files for each byte of event files, and for each event. Measured: 5 and 35.
+_FOR_BYTE: Final = 10
+_FOR_EVENT: Final = 40
+#: The local engine is chosen only where so much more is free.
+_MARGIN: Final = 1.5
+#: Options that only Spark has.
 _ONLY_SPARK: Final = frozenset({"--master", "--driver-memory", "--conf", "spark-submit"})
+
+
+#: What the system calls a full disk.
+_FULL: Final = os.strerror(errno.ENOSPC)
 
 
 class Computing(NamedTuple):
@@ -38,25 +47,33 @@ class Computing(NamedTuple):
     """Begin to compute for these files, with results in a folder."""
 
 
-def require(asked: EngineName, given: Collection[str], engine: Engine) -> None:
-    """Raise `ConfigurationError` if the engine that was asked for can't do what `given` asks, which are names of options."""
-    wanted = sorted(_ONLY_SPARK & {*given, *_settings(engine)})
+def require(asked: EngineName, engine: Engine) -> None:
+    """Raise `ConfigurationError` if the engine that was asked for has not the settings that were given."""
+    wanted = sorted(_ONLY_SPARK & _settings(engine))
     if asked is EngineName.LOCAL and wanted:
         raise ConfigurationError(f"the local engine has no {wanted[0]}; leave it out, or give --engine spark")
 
 
-def choose(asked: EngineName, events: int, given: Collection[str], engine: Engine) -> EngineName:
-    """Return the engine for so many events and these options. Raises `ConfigurationError` if none is installed."""
+def choose(asked: EngineName, needed: int, free: int, engine: Engine) -> EngineName:
+    """Return the engine for events that need so many bytes of scratch files where some are free.
+
+    Raises `ConfigurationError` if none is installed.
+    """
     if asked is not EngineName.AUTO:
         return asked
     has_spark, has_local = _is_installed("pyspark"), _is_installed("duckdb")
     if not has_spark and not has_local:
         raise ConfigurationError(
-            "reconcile needs duckdb or pyspark, and neither is installed: pip install 'ackwise[local]', or 'ackwise[spark]' for many events"
+            "reconcile needs duckdb or pyspark, and neither is installed: pip install 'ackwise[local]', or 'ackwise[spark]' for a cluster"
         )
-    if not has_local or _ONLY_SPARK & {*given, *_settings(engine)}:
+    if not has_local or _settings(engine):
         return EngineName.SPARK
-    return EngineName.LOCAL if not has_spark or (events < FEW and not given) else EngineName.SPARK
+    return EngineName.SPARK if has_spark and needed * _MARGIN > free else EngineName.LOCAL
+
+
+def need(evidence: Evidence) -> int:
+    """Return the bytes of scratch files that the local engine needs at most for these files."""
+    return max(evidence.size * _FOR_BYTE, events_in(evidence.files) * _FOR_EVENT)
 
 
 def computing(name: EngineName, engine: Engine) -> Computing:
@@ -112,12 +129,20 @@ def _spark(engine: Engine) -> Computing:
 def _local() -> Computing:
     import duckdb
 
-    from ackwise.spark.local.session import UnreadableFile, local_engine
+    from ackwise.spark.local.session import local_engine
 
     def begin(evidence: Evidence, folder: Path) -> AbstractContextManager[SparkSession]:
-        return local_engine()
+        return local_engine(folder / ".live")  # it is there while the events are judged
 
-    def explain(error: Exception) -> str:
-        return f"the local engine failed: {str(error).splitlines()[0].rstrip('.')}"
+    return Computing(EngineName.LOCAL, "judging in this process", (duckdb.Error,), _explain, begin)
 
-    return Computing(EngineName.LOCAL, "judging in this process", (duckdb.Error, UnreadableFile), explain, begin)
+
+def _explain(error: Exception) -> str:
+    import duckdb
+
+    said = str(error).splitlines()[0].rstrip(".")
+    if _FULL in said:
+        return f"no space left for what the local engine keeps ({said}); make room there, or give another folder to --out"
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"too little memory for the local engine ({said}); judge on a machine with more, or give --since, or --engine spark"
+    return f"the local engine failed: {said}"

@@ -61,7 +61,7 @@ def follow(
     if output is Format.HTML:
         raise ConfigurationError("--follow prints lines: give --format tables or json; the page is report.html in the folder of --out")
     source = _source(topic, client_config, request)
-    request = replace(request, is_followed=True, asked=request.asked if source is None else EngineName.SPARK)
+    request = request if source is None else replace(request, asked=EngineName.SPARK)
     check(request)
     from ackwise.spark.follow.folder import opened
     from ackwise.spark.follow.following import Following

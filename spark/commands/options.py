@@ -133,7 +133,7 @@ PlanProvisional = Annotated[
 # What judges, and where Spark runs.
 Computed = Annotated[
     EngineName,
-    _of_spark("--engine", help="Judge in this process (local) or on Spark (spark). auto: local for few events or without PySpark."),
+    _of_spark("--engine", help="Judge in this process (local) or on Spark (spark). auto: local, if the disk of --out has room for it."),
 ]
 CheckCluster = Annotated[
     bool, _of_spark("--check-cluster", help="Judge nothing: check that Spark's executors have what they need, and name what is missing.")

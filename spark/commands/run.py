@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.spark.commands.engines import Computing, choose, computing, events_in, require
+from ackwise.spark.commands.engines import Computing, choose, computing, need, require
 from ackwise.spark.commands.options import EngineName
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.session.engine import Engine
@@ -52,15 +52,6 @@ class Request:
     engine: Engine
     begun: Callable[[EngineName, Engine], Computing] = computing
     """Returns the engine of this name."""
-    is_followed: bool = False
-    """Whether the same is asked again and again: few events are then judged in this process with `--since`, too."""
-
-    @property
-    def given(self) -> set[str]:
-        """The names of options that have a say in which engine judges."""
-        since = None if self.is_followed else self.config.since
-        values = {"--since": since, "--produced": self.produced}
-        return {name for name, value in values.items() if value is not None}
 
 
 def new_run_id() -> str:
@@ -70,7 +61,7 @@ def new_run_id() -> str:
 
 def check(request: Request) -> None:
     """Raise `ConfigurationError` for what can't be judged, before anything is written."""
-    require(request.asked, request.given, request.engine)
+    require(request.asked, request.engine)
     try:
         from ackwise.spark.events.sources import check_root
         from ackwise.spark.judge.produced import produced_files
@@ -120,7 +111,9 @@ def run(request: Request, folder: Path, run_id: str, progress: Callable[[str], N
             progress("gathering the events")
             with gathered(roots, folder / ".live") as evidence:
                 refuse_nothing(evidence)
-                chosen = request.begun(choose(request.asked, events_in(evidence.files), request.given, request.engine), request.engine)
+                chosen = request.begun(
+                    choose(request.asked, need(evidence), shutil.disk_usage(folder).free, request.engine), request.engine
+                )
                 progress(f"{chosen.starting} {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
                 with _explained(chosen), chosen.begin(evidence, folder) as spark:
                     judged = partial(

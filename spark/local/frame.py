@@ -37,8 +37,12 @@ class Database(Protocol):
         """Return the columns of a query."""
         ...
 
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query part by part; meanwhile only `insert` may be called."""
+        ...
+
     def insert(self, name: str, rows: pa.Table) -> None:
-        """Add rows of Arrow to a table."""
+        """Add rows of Arrow to a table that is not a temporary one."""
         ...
 
 
@@ -174,7 +178,7 @@ class DataFrame:
         if self._table:
             return self
         table = self._database.new_name()
-        self._database.run(f"CREATE TEMP TABLE {table} AS {self.toDF(*self.columns).sql}")
+        self._database.run(f"CREATE TABLE {table} AS {self.toDF(*self.columns).sql}")
         return DataFrame(self._database, f"SELECT * FROM {table}", self.columns, table=table)
 
     def mapInArrow(self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
@@ -182,9 +186,9 @@ class DataFrame:
         columns = [column.split() for column in schema.split(", ")]
         names, table = [name.strip("`") for name, _ in columns], self._database.new_name()
         self._database.run(
-            f"CREATE TEMP TABLE {table} ({', '.join(f'{identifier(n)} {type_of(k)}' for n, (_, k) in zip(names, columns, strict=True))})"
+            f"CREATE TABLE {table} ({', '.join(f'{identifier(n)} {type_of(k)}' for n, (_, k) in zip(names, columns, strict=True))})"
         )
-        for batch in function(iter(self.arrow().to_batches())):
+        for batch in function(self.batches()):
             self._database.insert(table, pa.Table.from_batches([batch]))
         return DataFrame(self._database, f"SELECT * FROM {table}", names, table=table)
 
@@ -199,12 +203,16 @@ class DataFrame:
     def write_to(self, path: str) -> None:
         """Write the rows to a Parquet file in a folder, in place of what is there."""
         folder = emptied(path)
-        write_parquet(self.arrow(), folder)
+        write_parquet(self.limit(0).arrow().schema, self.batches(), folder)
         (folder / "_SUCCESS").touch()
 
     def arrow(self) -> pa.Table:
         """Return all rows."""
         return self._database.arrow(self.sql).rename_columns(self.columns)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows part by part, with names of columns of their own."""
+        return self._database.batches(self.sql)
 
     def _chosen(self, columns: Sequence[str | Column]) -> list[Column]:
         chosen = list[Column]()
@@ -271,10 +279,15 @@ def emptied(path: str) -> Path:
     return folder
 
 
-def write_parquet(rows: pa.Table, folder: Path, number: int = 0) -> None:
-    """Write one of the files of a table: whole, or not at all, even where two tasks write the same."""
+def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], folder: Path, number: int = 0) -> None:
+    """Write one of the files of a table part by part; it is there whole, or not at all, even where two tasks write the same.
+
+    Columns are taken by their places.
+    """
     name = f"part-{number:05d}.parquet"
     unfinished = folder / f".{name}.{secrets.token_hex(4)}"
-    in_utc = [field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
-    pq.write_table(rows.cast(pa.schema(in_utc)), unfinished, compression="snappy")
+    in_utc = pa.schema([field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field for field in schema])
+    with pq.ParquetWriter(unfinished, in_utc, compression="snappy") as file:
+        for batch in batches:
+            file.write_table(pa.Table.from_batches([batch]).rename_columns(schema.names).cast(in_utc))
     unfinished.replace(folder / name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final, Protocol, cast
 
@@ -26,20 +28,26 @@ __all__ = [
     "FUNCTIONS",
     "LocalSession",
     "Reader",
-    "UnreadableFile",
     "connected",
     "files_of",
     "local_engine",
+    "memory_for_rows",
     "read_files",
     "without_zones",
 ]
 
-#: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file and no network.
+#: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file but its own, and no network.
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "default_null_order": "nulls_first",
     "enable_external_access": "false",
     "temp_directory": "",
 }
+#: Bytes that DuckDB takes at most, and which share of the memory that there is; what Arrow and Python hold comes to it.
+_MOST: Final = 2**30
+_SHARE: Final = 2
+#: Rows that are taken out at once.
+_PART: Final = 20_000
+_CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 #: The columns of events; a flipped bit in a page is an error.
@@ -51,24 +59,39 @@ FUNCTIONS: Final = ("ackwise.spark.local.functions", "ackwise.spark.local.window
 
 
 @contextmanager
-def local_engine() -> Iterator[SparkSession]:
-    """A session of the local engine, which stands for PySpark's; while it is open, `frames.F` are its functions."""
-    with connected() as session, computed_by(*FUNCTIONS):
+def local_engine(scratch: Path | None = None) -> Iterator[SparkSession]:
+    """A session of the local engine, which stands for PySpark's; while it is open, `frames.F` are its functions.
+
+    What it keeps is in files in a folder of its own within `scratch`, so its memory is bounded; without one, all must fit into memory.
+    Raises `OSError` if the folder can't be made.
+    """
+    with ExitStack() as stack:
+        given: tuple[Any, ...] = ()
+        if scratch is not None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="rows-", dir=scratch, ignore_cleanup_errors=True))
+            given = {"memory_limit": f"{memory_for_rows() // 2**20}MiB", "temp_directory": folder}, f"{folder}/rows.duckdb"
+        session = stack.enter_context(connected(*given))
+        stack.enter_context(computed_by(*FUNCTIONS))
         yield cast("SparkSession", session)
 
 
 @contextmanager
-def connected(settings: Mapping[str, Any] = MappingProxyType({})) -> Iterator[LocalSession]:
-    """A session with a database of its own, which has these settings of DuckDB beside ours."""
-    connection = duckdb.connect(config={**_SETTINGS, **settings})
+def connected(settings: Mapping[str, Any] = MappingProxyType({}), database: str = ":memory:") -> Iterator[LocalSession]:
+    """A session with a database of its own, in memory or in a file, which has these settings of DuckDB beside ours."""
+    connection = duckdb.connect(database, config={**_SETTINGS, **settings})
     try:
+        connection.execute("PRAGMA disable_checkpoint_on_shutdown")
         yield LocalSession(connection)
     finally:
         connection.close()
 
 
-class UnreadableFile(Exception):
-    """A file of events that can't be read to its end."""
+def memory_for_rows() -> int:
+    """Return the bytes of memory that rows may take, before they go to files."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no such file, or "max"
+        there = min(there, int(_CGROUP.read_text()))
+    return min(_MOST, there // _SHARE)
 
 
 class LocalSession:
@@ -90,12 +113,15 @@ class LocalSession:
         """Return the rows of a query. Raises `duckdb.Error`."""
         return self._connection.sql(sql).to_arrow_table()
 
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query part by part; meanwhile only `insert` may be called. Raises `duckdb.Error`."""
+        yield from self._connection.sql(sql).to_arrow_reader(_PART)
+
     def insert(self, name: str, rows: pa.Table) -> None:
-        """Add rows of Arrow to a table."""
-        given = self.new_name()
-        self._connection.register(given, rows)
-        self._connection.execute(f"INSERT INTO {name} SELECT * FROM {given}")
-        self._connection.unregister(given)
+        """Add rows of Arrow to a table that is not a temporary one."""
+        with self._connection.cursor() as beside:
+            beside.register("given", rows)
+            beside.execute(f"INSERT INTO {name} SELECT * FROM given")
 
     def rows(self, table: pa.Table) -> list[tuple[Any, ...]]:
         """Return the rows of a table of Arrow, as Python has them."""

@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import duckdb
 import pyarrow.dataset as ds
 import pytest
 from tests.spark.cases import CASES
@@ -18,10 +19,15 @@ from tests.spark.histories import History, write_parquet, write_produced
 from tests.spark.reconciling import AS_OF, BLOCKED, name_of, reconciled, root_of, rows_of, summary
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.spark.commands.engines import FEW, choose
+from ackwise.spark.commands.engines import choose, need
 from ackwise.spark.commands.options import EngineName
+from ackwise.spark.events.logs import NO_LOGS
+from ackwise.spark.events.sources import Evidence
 from ackwise.spark.frames import F
-from ackwise.spark.local.session import local_engine
+from ackwise.spark.local import session as session_module
+from ackwise.spark.local.column import Column
+from ackwise.spark.local.frame import DataFrame as LocalFrame
+from ackwise.spark.local.session import LocalSession, local_engine, memory_for_rows
 from ackwise.spark.session import rows
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine
 
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PLAIN = Engine(LOCAL, HEAP, {})
+GB = 10**9
 AUTO, SPARK, HERE = EngineName.AUTO, EngineName.SPARK, EngineName.LOCAL
 
 
@@ -36,27 +43,34 @@ def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     monkeypatch.setattr("ackwise.spark.commands.engines._is_installed", lambda package: package in packages)
 
 
-def test_few_events_are_judged_in_this_process_and_all_else_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_judged_in_this_process_where_they_fit_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     installed(monkeypatch, "pyspark", "duckdb")
-    options = ("--produced", "--since")
     engines = (Engine("local[2]", HEAP, {}), Engine(LOCAL, "4g", {}), Engine(LOCAL, HEAP, {"spark.app.name": "x"}))
-    assert [choose(AUTO, events, [], PLAIN) for events in (505, FEW - 1, FEW)] == [HERE, HERE, SPARK]
-    assert {choose(AUTO, 505, [option], PLAIN) for option in options} == {choose(AUTO, 505, [], engine) for engine in engines} == {SPARK}
-    assert (choose(SPARK, 505, [], PLAIN), choose(HERE, FEW, ["--since", "--produced"], PLAIN)) == (SPARK, HERE)
+    assert [choose(AUTO, 2 * GB, free, PLAIN) for free in (10 * GB, 3 * GB, 3 * GB - 1)] == [HERE, HERE, SPARK]
+    assert {choose(AUTO, 505, GB, engine) for engine in engines} == {SPARK}
+    assert (choose(SPARK, 505, GB, PLAIN), choose(HERE, 2 * GB, GB, PLAIN)) == (SPARK, HERE)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert choose(AUTO, 505, [], PLAIN) is SPARK, "under spark-submit"
+    assert choose(AUTO, 505, GB, PLAIN) is SPARK, "under spark-submit"
+
+
+def test_what_events_need_on_the_disk_follows_from_the_names_and_sizes_of_their_files() -> None:
+    files = (
+        Path("events-00000000000000ab-000000000000-000000000999.parquet"),
+        Path("events-00000000000000ab-000000001000-000000001009.parquet"),
+    )
+    assert [need(Evidence((), files, size, NO_LOGS, (), ())) for size in (5, GB)] == [40 * 1010, 10 * GB]
 
 
 def test_what_is_not_installed_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "duckdb")
-    assert choose(AUTO, 50 * FEW, ["--since", "--produced"], PLAIN) is HERE
-    assert choose(AUTO, 505, ["--master"], Engine("local[2]", HEAP, {})) is SPARK  # which then says that it is not installed
+    assert choose(AUTO, 2 * GB, GB, PLAIN) is HERE
+    assert choose(AUTO, 505, GB, Engine("local[2]", HEAP, {})) is SPARK  # which then says that it is not installed
     installed(monkeypatch, "pyspark")
-    assert choose(AUTO, 505, [], PLAIN) is SPARK
+    assert choose(AUTO, 505, GB, PLAIN) is SPARK
     installed(monkeypatch)
     with pytest.raises(ConfigurationError, match="needs duckdb or pyspark, and neither is installed: pip install 'ackwise\\[local\\]'"):
-        choose(AUTO, 505, [], PLAIN)
+        choose(AUTO, 505, GB, PLAIN)
 
 
 def test_what_only_spark_can_do_is_refused_by_the_local_engine(tmp_path: Path) -> None:
@@ -94,21 +108,75 @@ def test_without_both_engines_the_command_says_what_to_install(tmp_path: Path) -
     assert "Traceback" not in answer.stderr
 
 
-def test_a_failure_of_the_local_engine_is_one_sentence_and_leaves_no_summary_of_an_earlier_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import duckdb
+FAILURES: dict[Exception, str] = {
+    duckdb.OutOfMemoryException("Out of Memory Error: could not allocate 8 bytes\nmore"): (
+        "too little memory for the local engine (Out of Memory Error: could not allocate 8 bytes); "
+        "judge on a machine with more, or give --since, or --engine spark; nothing was concluded"
+    ),
+    duckdb.IOException('IO Error: Could not write file "/out/rows.duckdb": No space left on device'): (
+        'no space left for what the local engine keeps (IO Error: Could not write file "/out/rows.duckdb": No space left on device); '
+        "make room there, or give another folder to --out; nothing was concluded"
+    ),
+    duckdb.BinderException("Binder Error: no.\nmore"): "the local engine failed: Binder Error: no; nothing was concluded",
+}
 
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_of_the_local_engine_is_one_sentence_and_leaves_no_summary_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
     def fail(*arguments: object, **options: object) -> None:
-        raise duckdb.OutOfMemoryException("Out of Memory Error: could not allocate 8 bytes\nmore")
+        (kept,) = (tmp_path / "out" / ".live").glob("rows-*/rows.duckdb")
+        assert kept.is_file()
+        raise failure
 
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
     assert reconciled(root, "--out", tmp_path / "out").exit_code == 0
     monkeypatch.setattr("ackwise.spark.job.write_tables", fail)
     result = reconciled(root, "--engine", "local", "--out", tmp_path / "out")
-    expected = "the local engine failed: Out of Memory Error: could not allocate 8 bytes; nothing was concluded"
-    assert str(result.exception) == expected
+    assert str(result.exception) == FAILURES[failure]
     assert not (tmp_path / "out" / "summary.json").exists()
+    assert not (tmp_path / "out" / ".live").exists()
+
+
+def test_scratch_files_go_also_where_the_program_is_interrupted(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with local_engine(tmp_path):
+            assert [path.name for path in tmp_path.glob("*/rows.duckdb")] == ["rows.duckdb"]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_rows_take_half_of_the_memory_of_the_machine_or_of_its_control_group_and_a_gib_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "_CGROUP", limit := tmp_path / "memory.max")
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**20}[name])
+    assert memory_for_rows() == 2**30
+    found = []
+    for text in ("max\n", f"{2**29}\n", f"{2**40}\n"):
+        limit.write_text(text)
+        found.append(memory_for_rows())
+    assert found == [2**30, 2**28, 2**30]
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**17}[name])
+    assert memory_for_rows() == 2**28
+
+
+def test_more_rows_than_memory_takes_are_kept_mapped_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_MOST", 24 * 2**20)
+    (tmp_path / "scratch").mkdir()
+    number = 4_000_000  # 32 MB in a column
+    with local_engine(tmp_path / "scratch") as session:
+        assert cast("LocalSession", session).run("SELECT current_setting('memory_limit')") == [("24.0 MiB",)]
+        start = cast("LocalFrame", rows.rows_of(session, [(number,)], "number long"))
+        given = start.select(Column("unnest(range(number))", "value")).persist()
+        made = given.mapInArrow(lambda batches: (batch for batch in batches if len(batch) < 100_000), "value bigint").persist()
+        assert made.count() == number
+        made.write.mode("overwrite").parquet(str(tmp_path / "out"))
+    assert ds.dataset(tmp_path / "out", format="parquet", exclude_invalid_files=True).count_rows() == number
 
 
 def table(folder: Path) -> list[str]:
