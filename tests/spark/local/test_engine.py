@@ -150,17 +150,17 @@ def test_scratch_files_go_also_where_the_program_is_interrupted(tmp_path: Path) 
     assert not [*tmp_path.iterdir()]
 
 
-def test_rows_take_half_of_the_memory_of_the_machine_or_of_its_control_group_and_a_gib_at_most(
+def test_rows_take_half_of_the_memory_of_the_machine_or_of_its_control_group_and_one_and_a_half_gib_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "_CGROUP", limit := tmp_path / "memory.max")
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**20}[name])
-    assert memory_for_rows() == 2**30
+    assert memory_for_rows() == 3 * 2**29
     found = []
     for text in ("max\n", f"{2**29}\n", f"{2**40}\n"):
         limit.write_text(text)
         found.append(memory_for_rows())
-    assert found == [2**30, 2**28, 2**30]
+    assert found == [3 * 2**29, 2**28, 3 * 2**29]
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**17}[name])
     assert memory_for_rows() == 2**28
 
