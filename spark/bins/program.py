@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 import duckdb
@@ -215,8 +216,11 @@ class Program:
             raise ConfigurationError(
                 f"DuckDB is {duckdb.__version__} where a task runs, and {self.duckdb_version} on the driver; install one version"
             )
-        spilled = self.folder / "spilled" / f"{number}"
-        with connected({**self.settings, "temp_directory": str(spilled)}) as session:
+        # A task may run twice at once, and one that is killed leaves its files until the run ends.
+        with (
+            TemporaryDirectory(prefix=f"spilled-{number}-", dir=self.folder, ignore_cleanup_errors=True) as spilled,
+            connected({**self.settings, "temp_directory": spilled}) as session,
+        ):
             session.run(f"SET VARIABLE bin = {number}")
             for given in self.inputs:
                 session.register(given.name, given.rows(self, number))

@@ -12,7 +12,7 @@ import pytest
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.bins.frame import EVERYWHERE
-from ackwise.spark.bins.program import Program
+from ackwise.spark.bins.program import Program, Show, shown
 from ackwise.spark.bins.session import BinnedSession, Tasks, binned, in_this_process
 from ackwise.spark.frames import DataFrame, F, SparkSession, Window
 from ackwise.spark.local.session import local_engine
@@ -197,3 +197,14 @@ def test_a_task_that_is_done_twice_writes_the_same_rows_and_one_after_the_end_wr
     with pytest.raises(FileNotFoundError):
         programs[0].run(0)
     assert not (tmp_path / "rows").exists()
+
+
+def test_a_task_keeps_within_its_memory_and_leaves_no_other_files_than_those_of_its_rows(tmp_path: Path) -> None:
+    number = 4_000_000  # 32 MB
+    steps = [
+        Show("shown", f"SELECT max(id) AS last FROM (SELECT range AS id, row_number() OVER (ORDER BY hash(range)) FROM range({number}))")
+    ]
+    program = Program(tmp_path, 1, {"threads": "1", "memory_limit": "24MiB"}, steps=steps)
+    program.run(0)
+    assert shown(tmp_path, "shown", 1)[0].to_pylist() == [{"last": number - 1}]
+    assert [path.name for path in tmp_path.iterdir()] == ["shown"]
