@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -446,7 +447,7 @@ class Admission:
         for run in fetched:
             run.leader = None
         keyed = [run for run in fetched if run.claims.ids is not None]
-        keys = [key_id for run in keyed for key_id in run.claims.ids or ()]
+        keys = [*chain.from_iterable(run.claims.ids or () for run in keyed)]
         if len(set(keys)) == len(keys):
             return fetched
         repeated = {key_id for key_id, times in Counter(keys).items() if times > 1}

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import chain
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -403,7 +404,7 @@ class Execution:
                         return
                 if not (part := self.begin(work.runs, ready, call)):
                     continue
-                key_ids, size = [key_id for run in part for key_id in run.claims.ids or ()], count(part)
+                key_ids, size = [*chain.from_iterable(run.claims.ids or () for run in part)], count(part)
                 try:
                     doomed = await self._handle_batch(work, part, call) if self._worker.has_marked(part) else None
                 finally:

@@ -314,7 +314,7 @@ class Lane:
         """
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
-        is_full = (not self._flow.is_quiet and self._parking.is_shut) or (self.watermark.count > 0 and self._is_filled())
+        is_full = (not self._flow.is_quiet and self._parking.is_shut) or (self.in_hand > 0 and self._is_filled())
         if not is_full:
             self._full_since = None
         elif self._full_since is None:
@@ -327,15 +327,19 @@ class Lane:
         span = max(self.max_span, 2 * capacity)
         if thresholds.span is not None and not self._in_order:
             span = min(span, thresholds.span)
-        counted = self._backlog.counted + len(self._suspects or ()) + count(self.running) + count(self._lent)
         return (
-            counted > capacity * share
+            (self.in_hand > capacity * share and self._counted > capacity * share)
             or (bool(self._backlog.held) and self._backlog.failed >= MOST_IN_PLACE)
             or self.bytes > (thresholds.bytes or LANE_BYTES) * share
             or self._overflowed_at is not None
-            or (counted > 0 and self.budget.used > self.budget.limit)
+            or (self.budget.is_spent and self._counted > 0)
             or self.watermark.span > span * share
         )
+
+    @property
+    def _counted(self) -> int:
+        """Return how many count to its capacity."""
+        return self._backlog.counted + len(self._suspects or ()) + count(self.running) + count(self._lent)
 
     def fitting(self, records: Sequence[Any]) -> int:
         """How many of `records`, in order, there is room for: where nothing is in flight a batch in any case, and one message at least."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from tests.plugin.lines import Line, deliveries, end
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, turns
 
 from ackwise.middleware.policies.policies import DeadLetter
 from ackwise.middleware.policies.retry import ConsumeLater
@@ -108,6 +108,20 @@ async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_wa
     assert len(desk.consumer.polls) == 1
     await desk.polling._poll_once([FULL, ROOMY], False)
     assert desk.consumer.polls[1:] == [((), 200)]
+
+
+async def test_a_poll_that_gave_something_is_followed_by_another_one_once_a_lane_has_moved(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.consumer.polling._LOOK_AGAIN", 600.0)
+    desk.consumer.records = {ROOMY: [SimpleNamespace(topic="orders", partition=1, offset=0, timestamp=0, key=None, value=b"", headers=())]}
+    polling = asyncio.create_task(desk.polling.poll())
+    await turns()
+    assert (desk.member.lanes[ROOMY][0].in_hand, len(desk.consumer.polls)) == (1, 1)
+    desk.member.has_moved.set()
+    await turns()
+    assert len(desk.consumer.polls) == 2
+    polling.cancel()
 
 
 async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -180,6 +181,44 @@ async def test_a_write_survives_a_loop_that_cancels_every_task(tmp_path: Path) -
             await asyncio.gather(flush, return_exceptions=True)
         await sink.flush()
         assert [row.seq for row in rows(tmp_path)] == list(range(51))
+
+
+async def test_who_flushes_during_a_write_is_told_by_the_next_one_alone(tmp_path: Path) -> None:
+    async with journal(tmp_path) as sink:
+        sink.record(claimed(0))
+        first = asyncio.create_task(sink.flush())
+        await asyncio.sleep(0)
+        sink.record(claimed(1))
+        second = asyncio.create_task(sink.flush())
+        given_up = asyncio.create_task(sink.flush())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await first
+        assert (sink.durable.last_seq, second.done()) == (1, False)
+        await second
+        assert sink.durable.last_seq == 2
+
+
+def test_a_write_that_ends_after_its_loop_tells_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on, sync = threading.Event(), os.fsync
+
+    async def leave() -> Journal:
+        sink = Journal(tmp_path, group_id="billing")
+        await sink.open()
+        monkeypatch.setattr("os.fsync", lambda descriptor: goes_on.wait(60) and sync(descriptor))
+        sink.record(claimed(0))
+        flush = asyncio.create_task(sink.flush())
+        await asyncio.sleep(0)
+        assert not flush.done()
+        return sink
+
+    sink = asyncio.run(leave())
+    goes_on.set()
+    sink._log_thread.shutdown()
+    sink._roll_thread.shutdown()
+    assert (caplog.records, sink.durable.last_seq) == ([], 1)
 
 
 async def test_a_flush_in_the_moment_between_a_write_and_its_news_starts_another_write(tmp_path: Path) -> None:
