@@ -248,6 +248,9 @@ class Hashes(Sequence[int]):
     def __hash__(self) -> int:
         return hash((*self._ids,))
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(array("q", self.packed()))
+
     def packed(self) -> bytes:
         """All of them, side by side, little-endian."""
         halves = array("q", b"".join(self._ids))[::2]
@@ -285,6 +288,7 @@ class RunEvents:
 
 def explode(events: RunEvents, most: int | None = None) -> list[Event]:
     """The events of a run, one for each message; the first `most` of them, if that is given."""
+    hashes = None if events.dedup_hashes is None else [*events.dedup_hashes[:most]]
     return [
         Event(
             events.code,
@@ -294,7 +298,7 @@ def explode(events: RunEvents, most: int | None = None) -> list[Event]:
             events.handler,
             events.attempt,
             None if events.exec_ids is None else events.exec_ids[place],
-            None if events.dedup_hashes is None else events.dedup_hashes[place],
+            None if hashes is None else hashes[place],
             events.dedup_epoch,
             record_ts_ms,
             lost=events.lost,

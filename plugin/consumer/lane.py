@@ -314,32 +314,32 @@ class Lane:
         """
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
-        is_full = (not self._flow.is_quiet and self._parking.is_shut) or (self.in_hand > 0 and self._is_filled())
+        in_hand = self.watermark.count
+        is_full = (not self._flow.is_quiet and self._parking.is_shut) or (in_hand > 0 and self._is_filled(in_hand))
         if not is_full:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
         return is_full
 
-    def _is_filled(self) -> bool:
+    def _is_filled(self, in_hand: int) -> bool:
+        """Return whether what is in flight, `in_hand` messages, is as much as may be. Which of them count is looked at if that decides."""
         thresholds, share = self.share.thresholds, 1.0 if self._full_since is None else 0.5
         capacity = thresholds.messages or self.capacity
         span = max(self.max_span, 2 * capacity)
         if thresholds.span is not None and not self._in_order:
             span = min(span, thresholds.span)
+        is_spent, counted = self.budget.used > self.budget.limit, 0
+        if is_spent or in_hand > capacity * share:
+            counted = self._backlog.counted + len(self._suspects or ()) + count(self.running) + count(self._lent)
         return (
-            (self.in_hand > capacity * share and self._counted > capacity * share)
+            counted > capacity * share
             or (bool(self._backlog.held) and self._backlog.failed >= MOST_IN_PLACE)
             or self.bytes > (thresholds.bytes or LANE_BYTES) * share
             or self._overflowed_at is not None
-            or (self.budget.is_spent and self._counted > 0)
+            or (is_spent and counted > 0)
             or self.watermark.span > span * share
         )
-
-    @property
-    def _counted(self) -> int:
-        """Return how many count to its capacity."""
-        return self._backlog.counted + len(self._suspects or ()) + count(self.running) + count(self._lent)
 
     def fitting(self, records: Sequence[Any]) -> int:
         """How many of `records`, in order, there is room for: where nothing is in flight a batch in any case, and one message at least."""
