@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ackwise.spark.events.logs import Logs
+from ackwise.spark.events.reading import footer_of
 from ackwise.stores.journal.sums import is_sealed, wrong_sum
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["damage", "strangeness", "without_damaged"]
 
+#: The last schema that was right: files have the same one, and to compare it takes less time than to look at each column.
+_RIGHT: Final[list[Any]] = []
 #: Without these a row is no event.
 _IDENTITY: Final = ("writer_id", "seq", "event_type", "event_ts")
 
@@ -24,19 +27,23 @@ def strangeness(path: Path) -> str:
     Only pages have a checksum of their own: a bit that flips in the footer may give a column another name or type.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from ackwise.stores.journal.parquet import SCHEMA
 
     try:
-        found = pq.read_schema(path)
+        given = footer_of(path).schema
+        if any(given.equals(known) for known in _RIGHT):
+            return ""
+        found = given.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError):
         return "has a damaged footer"
+    types = {field.name: field.type for field in found}
     for field in SCHEMA:
-        if field.name not in found.names:
+        if field.name not in types:
             return f"has no column {field.name!r}, so it is not a file of events of this version or is damaged"
-        if _kind(found.field(field.name).type) != _kind(field.type):
+        if types[field.name] != field.type and _kind(types[field.name]) != _kind(field.type):
             return f"has another type of column {field.name!r}, so it is not a file of events of this version or is damaged"
+    _RIGHT[:] = [given]
     return ""
 
 

@@ -11,12 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 __all__ = ["Disputed", "disputed"]
-
-#: What names the event, and the monotonic clock: within a run it is known to half a millisecond, and runs may be cut in several ways.
-_NOT_COMPARED: Final = ("file", "writer_id", "seq", "mono_ns")
 
 
 class Disputed(NamedTuple):
@@ -61,41 +58,8 @@ def _overlapping(files: Sequence[Path]) -> Iterator[tuple[int, list[Path]]]:
 
 
 def _differences(writer: int, files: Sequence[Path]) -> Iterator[Disputed]:
-    import pyarrow as pa
-    from pyarrow.compute import SortOptions
-    from pyarrow.compute import call_function as call
+    from ackwise.spark.events.differing import differing
 
-    from ackwise.spark.events.exploding import exploded
-
-    rows = exploded(pa.concat_tables([_read(path, place) for place, path in enumerate(files)]), "file")
-    rows = rows.take(call("sort_indices", [rows], options=SortOptions([("writer_id", "ascending"), ("seq", "ascending")])))
-    one, other = rows.slice(0, len(rows) - 1), rows.slice(1)
-    same = call("and", [call("equal", [one[name], other[name]]) for name in ("writer_id", "seq")])
-    differ = pa.array([False] * len(one))
-    for name in rows.schema.names:
-        if name not in _NOT_COMPARED:
-            differ = call("or", [differ, _differ(one[name], other[name])])
-    found = one.append_column("other", other["file"]).filter(call("and", [same, differ]))
-    told = zip(*(found[name].to_pylist() for name in ("seq", "file", "other")), strict=True)
-    for _, group in groupby(enumerate(sorted(told)), key=lambda each: int(each[1][0]) - each[0]):
-        numbers = [each for _, each in group]
-        yield Disputed(writer, numbers[0][0], numbers[-1][0] + 1, (files[numbers[0][1]], files[numbers[0][2]]))
-
-
-def _differ(one: Any, other: Any) -> Any:
-    from pyarrow.compute import call_function as call
-
-    values = call("coalesce", [call("not_equal", [one, other]), False])
-    return call("or", [values, call("xor", [call("is_null", [one]), call("is_null", [other])])])
-
-
-def _read(path: Path, place: int) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from ackwise.stores.journal.parquet import SCHEMA
-
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        rows = file.read()
-    columns = [rows[field.name].cast(field.type) for field in SCHEMA]
-    return pa.table([*columns, pa.repeat(place, len(rows))], names=[*SCHEMA.names, "file"])
+    for _, group in groupby(enumerate(sorted(differing(files))), key=lambda each: each[1].seq - each[0]):
+        events = [each for _, each in group]
+        yield Disputed(writer, events[0].seq, events[-1].seq + 1, (files[events[0].file], files[events[0].other]))

@@ -1,26 +1,218 @@
-"""Rows of event files as events, by the local engine: from a table of Arrow to another one."""
+"""Rows of event files as events, from a table of Arrow to another one. `runs.explode` does the same to frames."""
 
 from __future__ import annotations
 
-from typing import cast
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from pyarrow.compute import call_function as call
 
-from ackwise.middleware.events import EVENT_COLUMNS
-from ackwise.spark.events.runs import explode
-from ackwise.spark.local.frame import DataFrame as LocalFrame
-from ackwise.spark.local.session import local_engine
+from ackwise.middleware.events import EVENT_COLUMNS, EventCode
+from ackwise.spark.events.arrays import Flags, Numbers, arrow, is_there, numbers
+from ackwise.spark.events.numbers import Runs, runs_in
 from ackwise.stores.journal.parquet import SCHEMA
+from ackwise.stores.journal.runs import END, LONGEST
 
-__all__ = ["EVENTS", "exploded"]
+__all__ = ["EVENTS", "IDENTIFIED", "NUMBERED", "Numbered", "exploded", "numbered", "numbers_of"]
 
 #: The columns of an event.
-EVENTS = pa.schema([SCHEMA.field(column.name) for column in EVENT_COLUMNS])
+EVENTS: Final = pa.schema([SCHEMA.field(column.name) for column in EVENT_COLUMNS])
+#: Columns of lists with a value of each message.
+_LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "took_us", "ok_us", "ok_seqs")
+_LAID: Final = ("n", "ok_n", "offset", "last_offset", "masks", "ok_masks")
+#: The columns that `numbered` needs: a row that contradicts itself by any of its lists is one event.
+NUMBERED: Final = ("seq", "ok_seq", *_LAID, *_LISTS)
+#: A start and a success without one of these are no events, see `project`.
+_OF_START: Final = ("writer_id", "event_type", "event_ts")
+_OF_SUCCESS: Final = ("writer_id", "ok_ts")
+#: The columns that `numbers_of` needs.
+IDENTIFIED: Final = (*_OF_START, "ok_ts", *NUMBERED)
+_OF_STARTS: Final = ("lost", "took_unreleased", "attrs", "error", "level", "due_ts")
+_BITS: Final = 64
 
 
 def exploded(rows: pa.Table, *also: str) -> pa.Table:
-    """Return a row per event, see `explode`, with the columns `also` of its row."""
-    with local_engine() as session:
-        found = explode(session.createDataFrame(rows), *also)
-        table = cast("LocalFrame", found).arrow()
-    return table.cast(pa.schema([EVENTS.field(name) if name in EVENTS.names else rows.schema.field(name) for name in table.column_names]))
+    """Return a row per event, see `explode`, with the columns `also` of its row: row by row, each success after its start."""
+    schema = pa.schema([*EVENTS, *(rows.schema.field(name) for name in also)])
+    if rows["n"].null_count == len(rows):
+        return rows.select(schema.names).cast(schema)
+    events = _Events(rows)
+    found = {**{name: events.of_row(name) for name in schema.names}, **events.values()}
+    return pa.table([found[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+
+class Numbered(NamedTuple):
+    """The sequence numbers of events, row by row."""
+
+    seq: Numbers
+    row: Numbers
+    """The places of their rows."""
+    is_success: Flags
+    """Whether it is the success in a row of starts."""
+
+
+def numbered(rows: pa.Table) -> Numbered:
+    """Return the numbers of the events of rows with the columns `NUMBERED`; events without one are left out."""
+    events = _Events(rows)
+    there = is_there(events.seq)
+    return Numbered(numbers(events.seq, 0)[there], events.row[there], events.is_success[there])
+
+
+def numbers_of(rows: pa.Table) -> dict[int, Runs]:
+    """Return the runs of the numbers of events, by writer, of rows with the columns `IDENTIFIED`."""
+    events = numbered(rows)
+    has_start, has_success = (np.logical_and.reduce([is_there(rows[name]) for name in of]) for of in (_OF_START, _OF_SUCCESS))
+    there = np.where(events.is_success, has_success[events.row], has_start[events.row])
+    seq, writer = events.seq[there], numbers(rows["writer_id"], 0)[events.row[there]]
+    return {int(writer_id): runs_in(seq[writer == writer_id]) for writer_id in np.unique(writer)}
+
+
+class _Events:
+    """The events of rows: arrays that have a value of each."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        messages = _Messages(rows)
+        each = 1 + messages.is_ok
+        message = np.repeat(np.arange(len(each)), each)
+        self.is_success: Flags = np.append(False, message[1:] == message[:-1]) if len(message) else np.zeros(0, np.bool_)
+        self.row = messages.row[message]
+        self._rank = messages.rank[message]
+        self._is_run = messages.is_run[self.row]
+        self._offset = arrow(messages.offset[message], messages.has_offset[message])
+
+    def of_row(self, name: str) -> pa.Array:
+        """A column of each event's row."""
+        return _one(self._rows[name]).take(arrow(self.row))
+
+    @cached_property
+    def seq(self) -> pa.Array:
+        """The sequence numbers."""
+        number = call("coalesce", [self._either("ok_seqs", "seqs", self._listed), arrow(self._rank)])
+        return call("add", [self._either("ok_seq", "seq", self.of_row), number])
+
+    def values(self) -> dict[str, pa.Array]:
+        """The columns of an event that differ from those of its row."""
+        is_run, is_success = arrow(self._is_run), arrow(self.is_success)
+        after = call("coalesce", [self._either("ok_us", "at_us", self._listed), _scalar(0)])
+        took = call("coalesce", [self._listed("took_us"), _numbers(self.of_row("duration_us"))])
+        is_told = arrow(~(self._is_run & is_there(self.of_row("ok_n"))) | self.is_success)
+        record_ts = call("multiply", [self._listed("record_ms"), _scalar(1000)])
+        own = {name: self.of_row(name) for name in ("event_type", "order_hash", "record_ts", "dedup_hash", *_OF_STARTS)}
+        start = {name: call("if_else", [is_success, _null(own[name].type), own[name]]) for name in _OF_STARTS}
+        order = call("if_else", [is_run, self._listed("order_hashes"), _numbers(own["order_hash"])])
+        return {
+            **start,
+            "seq": self.seq,
+            "event_type": call("if_else", [is_success, _scalar(EventCode.SUCCEEDED), _numbers(own["event_type"])]),
+            "event_ts": call("add", [self._either("ok_ts", "event_ts", self.of_row), after]),
+            "mono_ns": call("add", [self._either("ok_mono_ns", "mono_ns", self.of_row), call("multiply", [after, _scalar(1000)])]),
+            "offset": self._offset,
+            "record_ts": call("if_else", [is_run, record_ts, _numbers(own["record_ts"])]),
+            "exec_id": call("add", [self.of_row("exec_id"), arrow(self._rank)]),
+            "order_hash": call("if_else", [is_success, _null(pa.int64()), order]),
+            "dedup_hash": call("if_else", [is_run, self._listed("hashes"), own["dedup_hash"]]),
+            "duration_us": call("if_else", [is_told, took, _null(pa.int64())]),
+        }
+
+    def _either(self, success: str, start: str, column: Any) -> pa.Array:
+        """The one column of successes and the other of starts, as numbers."""
+        return call("if_else", [arrow(self.is_success), _numbers(column(success)), _numbers(column(start))])
+
+    def _listed(self, name: str) -> pa.Array:
+        """The value of each in a column of lists; null without a list."""
+        lists = _one(self._rows[name])
+        there = self._is_run & is_there(lists)[self.row]
+        places = np.where(there, _begins(lists)[self.row] + self._rank, 0)
+        return _numbers(lists.flatten().take(arrow(places, there)))
+
+
+class _Messages:
+    """The messages of rows. A row without `n`, and one that contradicts itself, is one; the latter has no offset."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._n, self._first, self._last = (numbers(rows[name], -1) for name in ("n", "offset", "last_offset"))
+        self._words = (self._last >> 6) - (self._first >> 6) + 1
+        self.is_run = self._is_right()
+        row, offset = self._masked()
+        self.is_run &= ~is_there(rows["masks"]) | (np.bincount(row, minlength=len(rows)) == self._n)
+        kept = self.is_run[row]
+        self._lay_out(row[kept], offset[kept])
+
+    def _lay_out(self, masked: Numbers, offsets: Numbers) -> None:
+        sizes = np.where(self.is_run, self._n, 1)
+        self.row = np.repeat(np.arange(len(sizes)), sizes)
+        self.rank = np.arange(len(self.row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self.offset = self._first[self.row] + self.rank
+        has_masks = np.zeros(len(sizes), np.bool_)
+        has_masks[masked] = True
+        self.offset[has_masks[self.row]] = offsets
+        self.has_offset = (self.is_run | (is_there(self._rows["offset"]) & ~is_there(self._rows["n"])))[self.row]
+        self.is_ok = self._successes()
+
+    def _is_right(self) -> Flags:
+        """Which rows are of runs, as far as it is to be seen without looking into masks."""
+        n, span, there = self._n, self._last - self._first, {name: is_there(self._rows[name]) for name in (*_LAID, *_LISTS)}
+        right = there["n"] & there["offset"] & there["last_offset"] & (n >= 1) & (self._first >= 0) & (self._last >= self._first)
+        right &= (self._last < END) & (span >= n - 1) & (span < LONGEST)
+        right &= there["masks"] | (n == span + 1)
+        for name in ("masks", "ok_masks"):
+            right &= ~there[name] | (_lengths(self._rows[name]) == self._words)
+        for name in _LISTS:
+            right &= ~there[name] | (_lengths(self._rows[name]) == n)
+        found: Flags = right
+        return found
+
+    def _masked(self) -> tuple[Numbers, Numbers]:
+        """The row and the offset of each message of the runs that have masks."""
+        lists = _one(self._rows["masks"])
+        rows = np.flatnonzero(self.is_run & is_there(self._rows["masks"]))
+        sizes = self._words[rows]
+        row = np.repeat(rows, sizes)
+        word = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        masks = numbers(lists.flatten(), 0)[_begins(lists)[row] + word]
+        places = np.flatnonzero(np.unpackbits(masks.view(np.uint8), bitorder="little"))
+        at = places // _BITS
+        row, offset = row[at], (((self._first[row] >> 6) + word) * _BITS)[at] + places % _BITS
+        within = (offset >= self._first[row]) & (offset <= self._last[row])
+        return row[within], offset[within]
+
+    def _successes(self) -> Flags:
+        """Which of the messages have a success in the same row."""
+        lists = _one(self._rows["ok_masks"])
+        found: Flags = (self.is_run & is_there(self._rows["ok_n"]))[self.row]
+        of_masks = np.flatnonzero(found & is_there(self._rows["ok_masks"])[self.row])
+        row, offset = self.row[of_masks], self.offset[of_masks]
+        masks = numbers(lists.flatten(), -1)[_begins(lists)[row] + (offset >> 6) - (self._first[row] >> 6)]
+        found[of_masks] = masks >> (offset & (_BITS - 1)) & 1
+        return found
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _numbers(values: pa.Array) -> pa.Array:
+    return values.cast(pa.int64())
+
+
+def _scalar(value: int) -> pa.Scalar:
+    return arrow(np.array([value]))[0]
+
+
+def _null(kind: pa.DataType) -> pa.Scalar:
+    return pa.nulls(1, kind)[0]
+
+
+def _lengths(lists: Any) -> Numbers:
+    return numbers(call("list_value_length", [lists]), 0)
+
+
+def _begins(lists: pa.Array) -> Numbers:
+    """Where the values of each list begin among all."""
+    lengths = _lengths(lists)
+    found: Numbers = np.cumsum(lengths) - lengths
+    return found

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from ackwise.spark.events.reading import footer_of
+
 __all__ = ["NO_LOGS", "Logs", "rolled_on"]
 
 
@@ -28,8 +30,6 @@ NO_LOGS: Final = Logs()
 
 def rolled_on(files: Iterable[Path]) -> dict[int, str]:
     """Return the boot ids in the last file of each writer; writers of whom it has none are left out. Raises `OSError`."""
-    import pyarrow.parquet as pq
-
     from ackwise.stores.journal.parquet import ROLLED_ON
 
     last: dict[int, list[tuple[int, Path]]] = defaultdict(list)
@@ -39,7 +39,7 @@ def rolled_on(files: Iterable[Path]) -> dict[int, str]:
     found: dict[int, str] = {}
     for writer_id, each in last.items():
         end, _ = max(each)
-        ids = {(pq.read_schema(path).metadata or {}).get(ROLLED_ON, b"").decode() for seq, path in each if seq == end}
+        ids = {(footer_of(path).metadata or {}).get(ROLLED_ON, b"").decode() for seq, path in each if seq == end}
         if len(ids) == 1 and (boot_id := ids.pop()):
             found[writer_id] = boot_id
     return found

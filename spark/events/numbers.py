@@ -1,32 +1,37 @@
-"""Sequence numbers as runs without a hole, from a column of Arrow."""
+"""Sequence numbers as runs without a hole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-__all__ = ["Run", "joined", "runs_in", "without"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NO_RUNS", "Run", "Runs", "joined", "runs_in", "together", "without"]
 
 Run = tuple[int, int]
 """From the first to before the second."""
+Runs = npt.NDArray[np.int64]
+"""A row for each run."""
+
+NO_RUNS: Runs = np.empty((0, 2), np.int64)
 
 
-def runs_in(numbers: Any) -> list[Run]:
-    """Return the numbers of an Arrow column as runs in order. One may be there several times, and nulls are passed over."""
-    import pyarrow as pa
-    from pyarrow.compute import call_function as call
+def runs_in(numbers: npt.NDArray[np.int64]) -> Runs:
+    """Return the numbers as runs in order. One may be there several times."""
+    once = np.unique(numbers)
+    begins = np.flatnonzero(np.append(True, np.diff(once) > 1)[: len(once)])
+    return np.column_stack([once[begins], once[np.append(begins[1:], len(once))[: len(begins)] - 1] + 1])
 
-    once = call("unique", [numbers]).drop_null()
-    if not len(once):
-        return []
-    ends = call("min_max", [once]).as_py()
-    if len(once) == ends["max"] + 1 - ends["min"]:
-        return [(ends["min"], ends["max"] + 1)]
-    ordered = once.take(call("array_sort_indices", [once]))
-    steps = call("subtract", [ordered[1:], ordered[:-1]])
-    breaks = call("indices_nonzero", [call("greater", [steps, pa.scalar(1, steps.type)])]).to_pylist()
-    firsts, lasts = ordered.take(pa.array([0, *(at + 1 for at in breaks)])), ordered.take(pa.array([*breaks, len(ordered) - 1]))
-    return [(first, last + 1) for first, last in zip(firsts.to_pylist(), lasts.to_pylist(), strict=True)]
+
+def together(runs: Runs) -> Runs:
+    """Return the same numbers in as few runs as can be, in order."""
+    if not len(runs):
+        return runs
+    ordered = runs[np.argsort(runs[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(ordered[:, 1])
+    begins = np.flatnonzero(np.append(True, ordered[1:, 0] > reached[:-1]))
+    return np.column_stack([ordered[begins, 0], reached[np.append(begins[1:], len(ordered)) - 1]])
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:

@@ -20,7 +20,8 @@ _NAMES: Final = tuple(column.name for column in EVENT_COLUMNS)
 def explode(rows: DataFrame, *also: str) -> DataFrame:
     """Return a row per event, with the columns of an event, from rows as they are in files; and the columns `also` of its row.
 
-    A run row whose numbers contradict each other is one event without an offset, which counts as an event of an unknown code.
+    A run row whose numbers contradict each other is one event without an offset, which counts as an event of an unknown code. A row
+    without `n` is one event, whatever columns of runs it has. `exploding` does the same to tables of Arrow.
     """
     listed = _checked(rows).withColumns({"ranks": F.sequence(F.lit(0), F.coalesce(F.col("n") - 1, F.lit(0))), **_lists()})
     scalars = (*_NAMES, *also, "n", "ok_n", "ok_seq", "ok_ts", "ok_mono_ns")
@@ -46,9 +47,9 @@ def _checked(rows: DataFrame) -> DataFrame:
         is_right &= F.col(name).isNull() | (F.size(name) == n)
     is_right &= F.col("ok_masks").isNull() | (F.size("ok_masks") == words)
     is_right &= F.coalesce(F.when(is_run & is_right, F.size(_offsets()) == n), F.lit(False))
-    kept = n.isNull() | is_right
-    wrong = {name: F.when(kept, F.col(name)) for name in ("n", "offset", "ok_n", "masks", "ok_masks", *_LISTS)}
-    return rows.withColumns(wrong)
+    # Without `n` it is not right either.
+    right = {name: F.when(is_right, F.col(name)) for name in ("n", "ok_n", "masks", "ok_masks", *_LISTS)}
+    return rows.withColumns({**right, "offset": F.when(n.isNull() | is_right, F.col("offset"))})
 
 
 def _offsets() -> Column:

@@ -150,10 +150,10 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
     for session in files.sessions():
         if name := attributes(session["attrs"]).get("namespace"):
             namespaces[session["cluster"] or "", session["group_id"] or ""].add(str(name))
-    kinds = _meanings(key, {topic for topic, _ in files.partitions()})
+    handlers, topics = files.names
+    kinds = _meanings(key, topics)
     meant: dict[int, str] = {}
-    handlers = sorted(files.handlers())
-    for cluster, group, handler in handlers:
+    for cluster, group, handler in sorted(handlers):
         known = {namespace} if namespace is not None else namespaces[cluster, group]
         for name in known or {_NAMESPACE}:
             how = f"in the namespace {name}" + ("" if known else ", which is assumed, since no session names one; else give --namespace")
@@ -162,7 +162,7 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
                 meant[hashed] = f"{key!r} is {kind} of records of handler {handler!r} in group {group!r}, {how}"
     events = [event for event in files.at(files.of_keys(meant)) if event["dedup_hash"] in meant]
     found += sorted({meant[event["dedup_hash"]] for event in events})
-    looked = _some(f"{handler} in {group}" for _, group, handler in handlers) or "no handler at all"
+    looked = _some(f"{handler} in {group}" for _, group, handler in sorted(handlers)) or "no handler at all"
     names = (
         _some({name for each in namespaces.values() for name in each} if namespace is None else {namespace}) or f"{_NAMESPACE} (assumed)"
     )

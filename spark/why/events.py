@@ -1,16 +1,14 @@
 """The excerpt of events that the verdicts on a few messages need, read with pyarrow in place of Spark.
 
 A verdict needs all events of its message and of the records of the same key, and little else: who wrote, who had which
-partition, what is missing, and what was fetched, committed or jumped over around the offset. Of these a file's first, last,
-largest and smallest are kept; the rest could not change the verdict.
+partition, what is missing, and what was fetched, committed or jumped over around the offset. Of these a writer's first, last,
+largest and smallest are kept; the rest could not change the verdict. Of most files a few columns are read.
 """
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,22 +16,25 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import dataset
-from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
-from pyarrow.dataset import field
 
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.progress.commitmetadata import LastCommit
+from ackwise.spark.events.arrays import Flags, arrow, is_there, no_rows
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.events.disputed import Disputed
-from ackwise.spark.events.exploding import EVENTS, exploded
-from ackwise.spark.events.numbers import Run, joined, runs_in
-from ackwise.spark.events.schema import NO_OFFSET
-from ackwise.spark.events.sources import counted, events_of
+from ackwise.spark.events.exploding import EVENTS, IDENTIFIED, exploded, numbers_of
+from ackwise.spark.events.numbers import Run, joined, without
+from ackwise.spark.events.reading import RowGroup, read, row_groups
+from ackwise.spark.events.schema import MESSAGE_CODES, NO_OFFSET
+from ackwise.spark.events.sources import events_of
 from ackwise.spark.reference.oracle import Event
+from ackwise.spark.why.around import telling, telling_looks
+from ackwise.spark.why.columns import COLUMNS, about_messages, alike, has_any, ints, is_at, is_one_of, keys_of
+from ackwise.spark.why.lives import Life, Looks, Sign, look_at, looks_of, together
 from ackwise.spark.why.place import Place
+from ackwise.spark.why.scanning import Choice, chosen_rows, parts_of
 from ackwise.stores.journal.parquet import SCHEMA
 
 __all__ = ["EventFiles", "Excerpt"]
@@ -41,25 +42,12 @@ __all__ = ["EventFiles", "Excerpt"]
 #: Times as the numbers that the oracle counts in.
 _PLAIN: Final = pa.schema([pa.field(f.name, pa.int64() if pa.types.is_timestamp(f.type) else f.type) for f in EVENTS])
 _OF_WRITERS: Final = (E.SESSION_START, E.SESSION_END, E.ASSIGNED, E.REVOKED)
-#: What is read of events that are not about the messages in question; the rest is half of the work.
-_COLUMNS: Final = [
-    *("writer_id", "seq", "event_type", "event_ts", "cluster", "group_id", "client", "handler", "topic", "topic_id", "partition", "offset"),
-    *("range_end", "record_ts", "phys_topic", "attempt", "dedup_epoch", "role", "from_commit", "attrs", "proved"),
-]
-_OF_RUNS: Final = ("n", "ok_n", "last_offset", "ok_ts_max")
-#: Rows of several messages, see `stores/journal/runs.py`.
-_IS_RUN: Final = field("n").is_valid()
-_JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED, E.ACCEPT_REFUSED)
-#: Codes that we don't know are passed over, as the oracle does, and offsets that no log has.
-_MESSAGES: Final = (
-    field("event_type").isin([int(code) for code in E if code < 20 and code not in OUTGOING])
-    & field("partition").is_valid()
-    & (field("offset") >= 0)
-    & (field("offset") < NO_OFFSET)
-    & (field("range_end").is_null() | ((field("range_end") >= 0) & (field("range_end") < NO_OFFSET)))
-)
+#: Where nothing is. What is known of a writer's clock is said of messages there.
+_NOWHERE: Final = {"topic": " ", "partition": -1, "offset": 0}
 
-_SENDING: Final = field("event_type").isin([int(code) for code in OUTGOING])
+_HEADER: Final = ("writer_id", "cluster", "group_id", "client")
+_NAMES: Final = ("cluster", "group_id", "handler", "topic")
+_OF_OFFSETS: Final = ("event_type", "topic", "partition", "offset", "last_offset", "range_end")
 
 _KNOWN: Final = frozenset(map(int, E))
 
@@ -95,313 +83,279 @@ class Excerpt:
 class EventFiles:
     """The exported events below some roots. Each method reads the files anew, and needs memory for its result and a file or two.
 
-    Times are microseconds. An unreadable file raises `OSError` or `pyarrow.ArrowInvalid`.
+    Times are microseconds. An unreadable file raises `OSError`.
     """
 
     def __init__(self, files: Sequence[Path], disputed: Sequence[Disputed] = ()) -> None:
         """`disputed` events are left out."""
-        self._files = _dataset([str(path) for path in files])
-        self._undisputed: Any = field("seq").is_valid()
-        self._has_disputed = bool(disputed)
-        for each in disputed:
-            numbers = (field("seq") >= each.first) & (field("seq") < each.after)
-            self._undisputed &= ~((field("writer_id") == each.writer) & numbers)
+        self._groups = row_groups(files)
+        self._disputed = disputed
 
     def at(self, places: Collection[Place]) -> list[Event]:
         """Return the events of the messages whose origin is at one of these places."""
         found: list[Event] = []
         for (topic, partition), offsets in _by_partition(places).items():
-            # By the bounds whole row groups are passed over: the footer has the least and the largest offset.
-            here = (field("offset") <= max(offsets)) & (field("partition") == partition) & (field("topic") == topic)
-            wanted = _MESSAGES & here & (field("offset") >= min(offsets)) & field("offset").isin(offsets)
-            reaching = here & (field("last_offset") >= min(offsets))
-            found += self._in(self._files, wanted, reaching, partial(_with_one_of, offsets=sorted(offsets)))
+            # By the statistics whole row groups are passed over.
+            groups = [group for group in self._groups if group.may_have(partition, offsets)]
+            rows = chosen_rows(groups, ("topic", "partition", "offset", "last_offset"), partial(_reach, topic, partition, offsets))
+            found += self._events(rows, partial(_are_at, topic, partition, offsets))
         return found
 
     def copies_at(self, place: Place) -> list[Event]:
         """Return the events about a copy that was read at this place."""
-        where = (field("phys_topic") == place.topic) & (field("phys_partition") == place.partition)
-        return self._where(_MESSAGES & where & (field("phys_offset") == place.offset))
+        rows = chosen_rows(self._singles, ("phys_topic", "phys_partition", "phys_offset"), partial(_are_copies, place))
+        return self._events(rows, lambda events: about_messages(events) & _are_copies(place, events))
 
     def of_keys(self, hashes: Collection[int]) -> dict[Place, set[int]]:
         """Return the places of records whose events carry one of these dedup hashes, with the codes of these events."""
         found: dict[Place, set[int]] = defaultdict(set)
         if hashes:
-            wanted = _MESSAGES & field("dedup_hash").isin(list(hashes))
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                runs = [rows for rows in pool.map(lambda file: _with_hash(file, hashes), self._files.get_fragments()) if len(rows)]
-            events = self._in(self._files, wanted)
-            if runs:
-                events += _rows(exploded(pa.concat_tables(runs)).filter(self._undisputed & wanted))
-            for event in events:
+            rows = chosen_rows(self._groups, ("hashes", "dedup_hash"), lambda rows: _has_one(hashes, rows) | _have_one(hashes, rows))
+            for event in self._events(rows, lambda events: about_messages(events) & _has_one(hashes, events)):
                 found[Place(event["topic"], event["partition"], event["offset"])].add(event["event_type"])
         return found
 
     def sent_as(self, message_ids: Collection[str]) -> list[Event]:
         """Return the events of the producer side about these message ids."""
-        return self._in(self._sending, _SENDING & field("dedup_key").isin(list(message_ids))) if message_ids else []
+        return self._sent(self._sending, ("dedup_key",), lambda rows: is_one_of(rows["dedup_key"], message_ids)) if message_ids else []
 
     def sent_to(self, places: Collection[Place]) -> list[Event]:
         """Return the events that say that a record at one of these places was acknowledged."""
         found: list[Event] = []
         for (topic, partition), offsets in _by_partition(places).items():
-            here = (field("partition") == partition) & field("offset").isin(offsets) & (field("topic") == topic)
-            found += self._in(self._sending, _SENDING & here & field("dedup_key").is_valid())
+            groups = [group for group in self._singles if group.may_have(partition, offsets)]
+            names = ("topic", "partition", "offset", "dedup_key")
+            found += self._sent(groups, names, lambda rows: _are_sent_to(topic, partition, offsets, rows))  # noqa: B023
         return found
 
     def sessions(self) -> list[Event]:
         """Return SESSION_START of each writer."""
-        return self._where(field("event_type") == int(E.SESSION_START))
+        rows = chosen_rows(self._singles, ("event_type",), lambda rows: has_any(rows, [E.SESSION_START]), COLUMNS)
+        return _plain(self._undisputed(rows))
 
-    def handlers(self) -> set[tuple[str, str, str]]:
-        """Return cluster, group and handler of all messages."""
-        names = ["cluster", "group_id", "handler"]
-        found: set[tuple[str, str, str]] = set()
-        for batch in self._files.to_batches(columns=names, filter=self._undisputed & _MESSAGES):
-            for row in pa.Table.from_batches([batch]).group_by(names).aggregate([]).to_pylist():
-                found.add((row["cluster"] or "", row["group_id"] or "", row["handler"] or ""))
-        return found
+    @cached_property
+    def names(self) -> tuple[set[tuple[str, str, str]], set[str]]:
+        """Cluster, group and handler of all messages, and their topics."""
+        handlers, topics = set[tuple[str, str, str]](), set[str]()
+        for part in parts_of(self._groups, ("event_type", *_NAMES)):
+            rows = _distinct(part.rows, *_NAMES)
+            handlers |= {(row["cluster"] or "", row["group_id"] or "", row["handler"] or "") for row in rows}
+            topics |= {row["topic"] for row in rows if row["topic"] is not None}
+        return handlers, topics
 
     def partitions(self) -> dict[tuple[str, int], Run]:
         """Return the least offset that messages have, and the one after the largest, by topic and partition."""
         found: dict[tuple[str, int], Run] = {}
-        names = ["topic", "partition", "offset", "last_offset"]
-        for batch in self._files.to_batches(columns=names, filter=self._undisputed & _MESSAGES):
-            rows = pa.Table.from_batches([batch])
-            rows = rows.append_column("last", call("coalesce", [rows["last_offset"], rows["offset"]]))
-            for row in rows.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("last", "max")]).to_pylist():
-                first, after = found.get(where := (row["topic"], row["partition"]), (row["offset_min"], 0))
-                found[where] = min(first, row["offset_min"]), max(after, row["last_max"] + 1)
+        for part in parts_of(self._groups, _OF_OFFSETS):
+            rows = part.rows.filter(arrow(about_messages(part.rows)))
+            first, last = _offsets_of(rows)
+            for same in alike(keys_of(rows, "topic", "partition")):
+                where = rows["topic"][int(same[0])].as_py(), rows["partition"][int(same[0])].as_py()
+                begin, after = int(first[same].min()), int(last[same].max()) + 1
+                known = found.get(where, (begin, after))
+                found[where] = min(begin, known[0]), max(after, known[1])
         return found
 
     def nearest(self, place: Place) -> tuple[int | None, int | None]:
         """Return the next lower and the next higher offset with an event, in the same partition."""
-        here = self._undisputed & _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
-        rows = self._files.to_table(columns=["offset", "last_offset"], filter=here)
-        first, last = rows["offset"], call("coalesce", [rows["last_offset"], rows["offset"]])
-        lower, higher = rows.filter(call("less", [last, place.offset])), rows.filter(call("greater", [first, place.offset]))
-        within = self._in(self._files, here, here & (field("offset") < place.offset) & (field("last_offset") > place.offset), _only_runs)
-        offsets = [event["offset"] for event in within]
-        below = [
-            call("max", [call("coalesce", [lower["last_offset"], lower["offset"]])]).as_py(),
-            *(o for o in offsets if o < place.offset),
-        ]
-        above = [call("min", [higher["offset"]]).as_py(), *(o for o in offsets if o > place.offset)]
-        return max((o for o in below if o is not None), default=None), min((o for o in above if o is not None), default=None)
+        groups = [group for group in self._groups if group.may_be_of(place.partition)]
+        rows = chosen_rows(groups, ("topic", "partition"), lambda rows: is_at(rows, place.topic, place.partition), _OF_OFFSETS)
+        first, last = _offsets_of(rows.filter(arrow(about_messages(rows))))
+        ends = [*first.tolist(), *last.tolist()]
+        over = chosen_rows(
+            groups, ("topic", "partition", "offset", "last_offset"), partial(_reach, place.topic, place.partition, [place.offset])
+        )
+        within = self._events(over, lambda events: about_messages(events) & is_at(events, place.topic, place.partition))
+        offsets = [*ends, *(event["offset"] for event in within)]
+        return (
+            max((offset for offset in offsets if offset < place.offset), default=None),
+            min((offset for offset in offsets if offset > place.offset), default=None),
+        )
 
     def around(self, places: Collection[Place], since: int | None) -> Excerpt:
         """Return the excerpt for messages at these places. `since`: delay and retry topics matter from this microsecond on, or never."""
-        numbers: dict[int, list[Run]] = defaultdict(list)
-        kept: list[Event] = []
-        offsets = _by_partition(places)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for rows, written in pool.map(
-                lambda file: _read(file, None if not self._has_disputed else self._undisputed, offsets, since), self._files.get_fragments()
-            ):
-                kept += rows
-                for writer, spans in written.items():
-                    numbers[writer] += spans
-        last_there = {writer: max(after for _, after in spans) - 1 for writer, spans in numbers.items()}
+        codes = _OF_WRITERS if since is None else (*_OF_WRITERS, E.BROKER_OFFSETS)
+        found = self._look(codes)
+        is_look = arrow(has_any(found.rows, [E.BROKER_OFFSETS]))
+        kept = _plain(found.rows.filter(call("invert", [is_look])))
+        if since is not None:
+            kept += _plain(telling_looks(found.rows.filter(is_look), since))
+        numbers = self._numbers(found.events)
+        last_there = {writer: max(after for _, after in runs) - 1 for writer, runs in numbers.items() if runs}
         for writer, last in filter(None, map(_named, kept)):
-            numbers[writer].append((last + 1, last + 1))
-        holes = {writer: found for writer, spans in numbers.items() if (found := _holes(spans))}
-        if holes:
-            # What was read before and after a hole does not follow from the largest and the smallest.
-            of_writers = field("writer_id").isin(list(holes))
-            for topic, partition in offsets:
-                theirs = of_writers & (field("partition") == partition) & (field("topic") == topic)
-                kept += self._in(self._files, theirs, theirs)
-        return Excerpt(kept, holes, last_there)
-
-    def _where(self, condition: Any) -> list[Event]:
-        return self._in(self._files, condition)
-
-    def _in(
-        self, files: dataset.Dataset, condition: Any, runs: Any = None, some: Callable[[pa.Table], pa.Table] = lambda rows: rows
-    ) -> list[Event]:
-        """Return the events that meet the condition: of `some` run rows that meet `runs`, and of single rows."""
-        rows = condition if runs is None else (~_IS_RUN & condition) | (_IS_RUN & runs)
-        return _rows(_events(some(_where(files, rows))).filter(self._undisputed & condition))
+            numbers.setdefault(writer, []).append((last + 1, last + 1))
+        holes = {writer: missing for writer, runs in numbers.items() if (missing := _holes(runs))}
+        for (topic, partition), offsets in _by_partition(places).items():
+            kept += _plain(telling(self._here(topic, partition, holes), offsets, holes))
+        return Excerpt([*self._signs(found.lives, kept, last_there), *kept], holes, last_there)
 
     @cached_property
-    def _sending(self) -> dataset.Dataset:
-        """The files with events of the producer side, most often none."""
-        return _with_some(self._files, _SENDING)
+    def _singles(self) -> list[RowGroup]:
+        return [group for group in self._groups if group.has_singles]
+
+    @cached_property
+    def _sending(self) -> list[RowGroup]:
+        """The row groups with events of the producer side, most often none."""
+        parts = [(part.groups, part.group[has_any(part.rows, OUTGOING)]) for part in parts_of(self._singles, ("event_type",))]
+        return [groups[number] for groups, group in parts for number in np.unique(group)]
+
+    def _sent(self, groups: Sequence[RowGroup], names: Sequence[str], choose: Choice) -> list[Event]:
+        rows = chosen_rows(groups, ("event_type", *names), lambda rows: has_any(rows, OUTGOING) & choose(rows))
+        return self._events(rows, lambda events: has_any(events, OUTGOING) & choose(events))
+
+    def _events(self, rows: pa.Table, choose: Choice) -> list[Event]:
+        """Return those events of rows with all columns."""
+        events = self._undisputed(exploded(rows))
+        return _plain(events.filter(arrow(choose(events))))
+
+    def _undisputed(self, events: pa.Table) -> pa.Table:
+        writer, seq, kept = ints(events["writer_id"]), ints(events["seq"]), is_there(events["seq"])
+        for each in self._disputed:
+            kept &= ~((writer == each.writer) & (seq >= each.first) & (seq < each.after))
+        return events.filter(arrow(kept))
+
+    def _look(self, codes: Collection[E]) -> Looks:
+        disputed = {path for path in {group.path for group in self._groups} if self._is_disputed(path)}
+        found = look_at([group for group in self._groups if group.path not in disputed], codes)
+        if not disputed:
+            return found
+        return together([found, looks_of((self._undisputed(exploded(read(path, SCHEMA.names))) for path in disputed), codes)])
+
+    def _is_disputed(self, path: Path) -> bool:
+        named = events_of(path)
+        return bool(self._disputed) and (named is None or any(each.writer == named.writer_id for each in self._disputed))
+
+    def _numbers(self, events: Mapping[Path, int]) -> dict[int, list[Run]]:
+        """Return the numbers that are there, by writer: those that the name of a file says, if it has as many events."""
+        found: dict[int, list[Run]] = defaultdict(list)
+        for path in dict.fromkeys(group.path for group in self._groups):
+            named = events_of(path)
+            if named is not None and events.get(path) == named.after - named.first:
+                found[named.writer_id].append((named.first, named.after))
+            else:
+                for writer, runs in numbers_of(read(path, IDENTIFIED)).items():
+                    disputed = [(each.first, each.after) for each in self._disputed if each.writer == writer]
+                    found[writer] += without([(first, after) for first, after in runs.tolist()], disputed)
+        return found
+
+    def _here(self, topic: str, partition: int, holes: Collection[int]) -> pa.Table:
+        """Return the single events of a partition as groups read it, and of run rows those that may be its first or last ones."""
+        groups, named = [group for group in self._groups if group.may_be_of(partition)], ("topic", "partition")
+        singles = [group for group in groups if group.has_singles]
+        rows = [chosen_rows(singles, ("n", *named), lambda rows: ~is_there(rows["n"]) & is_at(rows, topic, partition), COLUMNS)]
+        runs = _runs_at_ends(topic, partition, [group for group in groups if group.has_runs], holes)
+        here = self._undisputed(pa.concat_tables([*rows, exploded(runs).select(COLUMNS)]))
+        is_read = ~has_any(here, OUTGOING) & (~has_any(here, MESSAGE_CODES) | ~is_there(here["phys_topic"]))
+        return here.filter(arrow(is_read & _have_offsets(here)))
+
+    def _signs(self, lives: Mapping[int, Life], kept: Sequence[Event], last_there: Mapping[int, int]) -> Iterator[Event]:
+        """Yield what shows when each writer lived, and what its clock said, as events that are about nothing else."""
+        names = {event["writer_id"]: event for event in sorted(kept, key=lambda event: -event["seq"])}
+        names |= self._names_of(lives.keys() - names.keys())
+        for writer, life in lives.items():
+            of = dict.fromkeys(COLUMNS) | {name: names[writer][name] for name in _HEADER}
+            # An event that is known by more takes the place of one with its number.
+            for sign in (life.first, life.last._replace(seq=last_there.get(writer, life.last.seq))):
+                yield of | _said(sign, E.HEARTBEAT)
+            for sign in life.messages:
+                yield of | _NOWHERE | _said(sign, E.IN_FLIGHT_ELSEWHERE)
+
+    def _names_of(self, writers: Collection[int]) -> dict[int, Event]:
+        """Return an event of each of these writers, by its names alone."""
+        rows = (
+            chosen_rows(self._groups, ("writer_id",), lambda rows: np.isin(ints(rows["writer_id"]), [*writers]), _HEADER)
+            if writers
+            else None
+        )
+        return {} if rows is None else {row["writer_id"]: row for row in reversed(rows.to_pylist())}
 
 
-def _where(files: dataset.Dataset, condition: Any) -> pa.Table:
-    """Return the rows that meet the condition.
-
-    Rows have many columns, and few files have any that meet it: of the others only the columns of the condition are read.
-    """
-    return _with_some(files, condition).to_table(filter=condition, use_threads=False)
-
-
-def _events(rows: pa.Table) -> pa.Table:
-    """The events of rows with all columns."""
-    return rows.select(EVENTS.names) if rows["n"].null_count == len(rows) else exploded(rows)
-
-
-def _only_runs(rows: pa.Table) -> pa.Table:
-    return rows.filter(_IS_RUN)
-
-
-def _with_one_of(rows: pa.Table, offsets: Sequence[int]) -> pa.Table:
-    """The single rows, and the run rows that reach over one of these offsets, which are in order."""
-    wanted = np.array(offsets)
-    first, last = (rows[name].fill_null(-1).to_numpy() for name in ("offset", "last_offset"))
+def _reach(topic: str, partition: int, offsets: Sequence[int], rows: pa.Table) -> Flags:
+    """Which rows are about one of these offsets, which are in order, or are of a run that may have it."""
+    wanted, first = np.array(offsets), ints(rows["offset"])
+    last = np.maximum(first, ints(rows["last_offset"]))
     place = np.searchsorted(wanted, first)
-    reaches = (place < len(wanted)) & (wanted[np.minimum(place, len(wanted) - 1)] <= last)
-    return rows.filter(pa.array(reaches | (rows["n"].is_null().to_numpy())))
+    return is_at(rows, topic, partition) & (place < len(wanted)) & (wanted[np.minimum(place, len(wanted) - 1)] <= last)
 
 
-def _with_hash(file: Any, hashes: Collection[int]) -> pa.Table:
-    """The run rows of a file that have a message with one of these dedup hashes."""
-    rows = file.to_table(schema=SCHEMA, columns=["seq", "hashes"], filter=_IS_RUN, use_threads=False)
-    lists = rows["hashes"].combine_chunks()
-    is_one = call("is_in", [call("list_flatten", [lists])], SetLookupOptions(pa.array(list(hashes), pa.int64())))
-    places = call("unique", [call("list_parent_indices", [lists]).filter(is_one)])
-    if not len(places):
-        return SCHEMA.empty_table()
-    return file.to_table(schema=SCHEMA, filter=_IS_RUN & field("seq").isin(rows["seq"].take(places).to_pylist()), use_threads=False)
+def _are_at(topic: str, partition: int, offsets: Sequence[int], events: pa.Table) -> Flags:
+    return about_messages(events) & is_at(events, topic, partition) & is_one_of(events["offset"], offsets)
 
 
-def _with_some(files: dataset.Dataset, condition: Any) -> dataset.Dataset:
-    """Return those of the files that have an event which meets the condition."""
-    # One thread: many small files are read in less time than it takes to share them out.
-    names = files.to_table(columns=["__filename"], filter=condition, use_threads=False)["__filename"]
-    return _dataset(call("unique", [names]).to_pylist())
+def _are_copies(place: Place, rows: pa.Table) -> Flags:
+    found: Flags = (ints(rows["phys_partition"]) == place.partition) & (ints(rows["phys_offset"]) == place.offset)
+    return found & is_one_of(rows["phys_topic"], [place.topic])
 
 
-def _dataset(files: Sequence[str]) -> dataset.Dataset:
-    return dataset.dataset(list(files), schema=SCHEMA, format=dataset.ParquetFileFormat(page_checksum_verification=True))
+def _are_sent_to(topic: str, partition: int, offsets: Sequence[int], rows: pa.Table) -> Flags:
+    return is_at(rows, topic, partition) & is_one_of(rows["offset"], offsets) & is_there(rows["dedup_key"])
 
 
-def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
-    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for topic, partition, offset in places:
-        offsets[topic, partition].append(offset)
-    return offsets
+def _has_one(hashes: Collection[int], rows: pa.Table) -> Flags:
+    return is_one_of(rows["dedup_hash"], hashes)
 
 
-def _read(
-    file: Any, undisputed: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
-) -> tuple[list[Event], Mapping[int, Sequence[Run]]]:
-    """Return the kept events of one file, and its sequence numbers by writer."""
-    table, all_numbers = _excerpt(file, undisputed)
-    kept: list[pa.Table] = []
-    numbers: dict[int, list[Run]] = {}
-    writers = call("unique", [table["writer_id"]]).to_pylist()
-    for writer in writers:
-        mine = table if len(writers) == 1 else _only(table, "writer_id", writer)
-        numbers[writer] = runs_in(mine["seq"]) if all_numbers is None else all_numbers
-        kept += _of_writer(mine, since)
-        for (topic, partition), offsets in places.items():
-            here = _without(_with_offsets(_only(_only(mine, "partition", partition), "topic", topic)), *OUTGOING)
-            if here.num_rows:
-                kept += _of_partition(here.filter(call("or", [_is_from(here, 20), call("is_null", [here["phys_topic"]])])), offsets)
-    return [event for part in kept for event in _rows(part)], numbers
+def _have_one(hashes: Collection[int], rows: pa.Table) -> Flags:
+    """Which run rows have a message with one of these dedup hashes."""
+    found = np.zeros(len(rows), np.bool_)
+    begin = 0
+    for lists in rows["hashes"].chunks:
+        if len(values := lists.flatten()) and (is_one := is_one_of(values, hashes)).any():
+            found[begin + ints(call("list_parent_indices", [lists]))[is_one]] = True
+        begin += len(lists)
+    return found
 
 
-def _excerpt(file: Any, undisputed: Any) -> tuple[pa.Table, list[Run] | None]:
-    """Return the single events of a file, and those of run rows in which something begins or ends; and the numbers of all, if known.
-
-    They are if there are as many as the name of the file says, and none is disputed. Otherwise the events of all run rows are returned.
-    """
-    rows = file.to_table(schema=SCHEMA, columns=[*_COLUMNS, *_OF_RUNS], use_threads=False)
-    runs, named = rows.filter(_IS_RUN), events_of(Path(file.path))
-    is_whole = undisputed is None and named is not None and counted(rows) == named.after - named.first
-    wanted = _IS_RUN & field("seq").isin(_at_ends(runs)) if is_whole else _IS_RUN
-    events = rows.filter(~_IS_RUN).select(_COLUMNS)
-    if len(runs):
-        some = exploded(file.to_table(schema=SCHEMA, filter=wanted, use_threads=False))
-        events = pa.concat_tables([events, some.select(_COLUMNS)])
-    numbers = [(named.first, named.after)] if is_whole and named is not None else None
-    return events.filter(field("seq").is_valid() if undisputed is None else undisputed), numbers
+def _have_offsets(rows: pa.Table) -> Flags:
+    """Which rows are not about offsets that no log has."""
+    found = np.ones(len(rows), np.bool_)
+    for name in ("offset", "range_end"):
+        found &= ~is_there(rows[name]) | ((ints(rows[name]) >= 0) & (ints(rows[name]) < NO_OFFSET))
+    return found
 
 
-def _at_ends(runs: pa.Table) -> list[int]:
-    """Return the numbers of the run rows that have the least or largest offset of a partition, or the first or last time."""
-    ends = set[int]()
-    for _, part in _by(runs, "topic", "partition"):
-        for column, which in (("offset", "min"), ("last_offset", "max"), ("event_ts", "min"), ("event_ts", "max"), ("ok_ts_max", "max")):
-            found = call(which, [part[column]])
-            ends.update(part.filter(call("equal", [part[column], found]))["seq"].to_pylist()[:1])
-    return sorted(ends)
+def _runs_at_ends(topic: str, partition: int, groups: Sequence[RowGroup], holes: Collection[int]) -> pa.Table:
+    """Return the run rows of a partition with the least and with the largest offset of each writer, and all of writers with holes."""
+    found = [no_rows(SCHEMA)]
+    for part in parts_of(groups, ("n", "writer_id", "topic", "partition", "offset", "last_offset")):
+        places = np.flatnonzero(is_there(part.rows["n"]) & is_at(part.rows, topic, partition))
+        writer, first, last = (ints(part.rows[name])[places] for name in ("writer_id", "offset", "last_offset"))
+        chosen = np.isin(writer, [*holes])
+        for mine in alike(writer):
+            chosen[[mine[np.argmin(first[mine])], mine[np.argmax(last[mine])]]] = True
+        found += part.take(places[chosen], SCHEMA.names)
+    return pa.concat_tables(found)
 
 
-def _by(rows: pa.Table, *names: str) -> Iterator[tuple[dict[str, Any], pa.Table]]:
-    for key in rows.group_by(list(names)).aggregate([]).to_pylist():
-        part = rows
-        for name, value in key.items():
-            part = part.filter(call("is_null", [part[name]])) if value is None else _only(part, name, value)
-        yield key, part
+def _distinct(rows: pa.Table, *names: str) -> list[dict[str, Any]]:
+    """The values of these columns of rows about messages, each once."""
+    rows = rows.filter(arrow(has_any(rows, MESSAGE_CODES)))
+    first = np.unique(keys_of(rows, *names), return_index=True)[1]
+    return list(rows.select(names).take(arrow(first)).to_pylist())
 
 
-def _of_writer(mine: pa.Table, since: int | None) -> Iterator[pa.Table]:
-    yield _any(mine, *_OF_WRITERS)
-    yield _extremes(mine, "event_ts")
-    looks = _with_offsets(_any(mine, E.BROKER_OFFSETS))
-    times = looks["event_ts"].cast(pa.int64()).to_pylist()
-    which = zip(*(looks[name].to_pylist() for name in ("topic", "partition", "role")), strict=True)
-    last = dict(zip(which, range(looks.num_rows), strict=True))  # a writer's events are in order: each place of a partition's last look
-    wanted = set(last.values()) | {place for place, at in enumerate(times) if since is not None and at > since}
-    yield looks.take(pa.array(sorted(wanted), pa.int64()))
+def _offsets_of(rows: pa.Table) -> tuple[Any, Any]:
+    """The first and the last offset of each row."""
+    first = ints(rows["offset"])
+    return first, np.maximum(first, ints(rows["last_offset"]))
 
 
-def _of_partition(here: pa.Table, offsets: Sequence[int]) -> Iterator[pa.Table]:
-    yield _any(here, *_JUMPS)
-    yield _extremes(here.filter(call("invert", [_is_from(here, 20)])), "offset")
-    received, marked = _any(here, E.RECEIVED_RANGE), _any(here, E.MARKED)
-    yield from (_extremes(received, "offset"), _extremes(received, "range_end"))
-    commits = _any(here, E.COMMITTED).sort_by([("event_ts", "ascending"), ("seq", "ascending")])
-    went_back = call("any", [call("less", [commits["range_end"], call("cumulative_max", [commits["range_end"]])])]).as_py()
-    yield commits if went_back else _extremes(commits, "range_end")
-    for offset in offsets:
-        yield from (ranges.filter(_reach(ranges, offset)) for ranges in (received, marked))
-        yield commits.filter(call("greater", [commits["range_end"], offset])).slice(0, 1)
+def _said(sign: Sign, code: E) -> dict[str, Any]:
+    return {"event_type": int(code), "event_ts": sign.at, "seq": sign.seq, "record_ts": sign.record}
 
 
-def _reach(ranges: pa.Table, offset: int) -> Any:
-    """Whether each range has the offset."""
-    return call("and", [call("less_equal", [ranges["offset"], offset]), call("greater", [ranges["range_end"], offset])])
-
-
-def _rows(table: pa.Table) -> list[Event]:
+def _plain(table: pa.Table) -> list[Event]:
     if table.num_rows == 0:
         return []
     return list(table.cast(pa.schema([_PLAIN.field(name) for name in table.column_names])).to_pylist())
 
 
-def _only(table: pa.Table, column: str, value: object) -> pa.Table:
-    return table.filter(call("equal", [table[column], pa.scalar(value, table[column].type)]))
-
-
-def _any(table: pa.Table, *codes: E) -> pa.Table:
-    return table.filter(call("is_in", [table["event_type"]], SetLookupOptions(pa.array(list(map(int, codes)), pa.int8()))))
-
-
-def _without(table: pa.Table, *codes: E) -> pa.Table:
-    is_one = call("is_in", [table["event_type"]], SetLookupOptions(pa.array(list(map(int, codes)), pa.int8())))
-    return table.filter(call("invert", [is_one]))
-
-
-def _with_offsets(table: pa.Table) -> pa.Table:
-    """The rows without those about offsets that no log has."""
-    for column in ("offset", "range_end"):
-        is_one = call("and", [call("greater_equal", [table[column], 0]), call("less", [table[column], NO_OFFSET])])
-        table = table.filter(call("coalesce", [is_one, pa.scalar(True)]))
-    return table
-
-
-def _is_from(table: pa.Table, code: int) -> Any:
-    return call("greater_equal", [table["event_type"], pa.scalar(code, pa.int8())])
-
-
-def _extremes(table: pa.Table, column: str) -> pa.Table:
-    """The rows with the least and with the largest value."""
-    ends = call("min_max", [table[column]])
-    return table.filter(call("or", [call("equal", [table[column], ends["min"]]), call("equal", [table[column], ends["max"]])]))
+def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
+    """The offsets of each partition, in order."""
+    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for topic, partition, offset in sorted(places):
+        offsets[topic, partition].append(offset)
+    return offsets
 
 
 def _holes(spans: Iterable[Run]) -> list[Run]:

@@ -13,9 +13,10 @@ import pytest
 
 from ackwise.middleware.eventlog import EventBuffer, EventLog, LogHeader, encoded, parse_log
 from ackwise.middleware.events import EVENT_COLUMNS, Event, EventCode, RunEvents
+from ackwise.spark.events import exploding
 from ackwise.spark.events.runs import explode
 from ackwise.spark.events.schema import FILE_SCHEMA
-from ackwise.stores.journal.parquet import tables_of
+from ackwise.stores.journal.parquet import SCHEMA, tables_of
 from ackwise.stores.journal.runs import LONGEST
 
 if TYPE_CHECKING:
@@ -225,3 +226,37 @@ def test_exploded_run_rows_are_the_recorded_events_in_all_columns(session: Spark
     found = exploded(session, files)
     for logs in workers:
         assert_same(found[logs[0].header.writer_id], [event for log in logs for event in recorded(log)])
+
+
+def test_tables_are_exploded_as_frames_are_whatever_their_rows_say(session: SparkSession, tmp_path: Path) -> None:
+    logs = [log for seed in range(HISTORIES) for log in Worker(seed).logs()]
+    rows = pa.concat_tables([table for log in logs for table in tables_of(log)])
+    rows = pa.concat_tables([rows, damaged(rows, random.Random(3))])
+    rows = rows.set_column(1, SCHEMA.field("writer_id"), pa.array(range(len(rows)), pa.int64()))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    frame = exploded(session, [tmp_path / "rows.parquet"])
+    table = [_plain(row) for row in exploding.exploded(rows).to_pylist()]
+    assert sorted(table, key=place) == sorted((row for each in frame.values() for row in each), key=place)
+    numbered = exploding.numbered(rows.select(exploding.NUMBERED))
+    assert sorted(zip(numbered.row.tolist(), numbered.seq.tolist(), strict=True)) == sorted((row["writer_id"], row["seq"]) for row in table)
+    assert sum(row["offset"] is None for row in table) > 20
+
+
+def damaged(rows: pa.Table, chance: random.Random) -> pa.Table:
+    """The run rows, each with another value in one of its columns of runs, or in two."""
+    runs = rows.filter(rows["n"].is_valid()).to_pylist()
+    names = ["n", "offset", "last_offset", "masks", "ok_n", "ok_masks", "record_ms", "hashes", "at_us", "seqs", "ok_us", "ok_seqs"]
+    for run in runs:
+        for name in chance.sample(names, chance.choice([1, 1, 2])):
+            run[name] = changed(run[name], chance)
+    return pa.Table.from_pylist(runs, SCHEMA)
+
+
+def changed(value: Any, chance: random.Random) -> Any:
+    if value is None or not isinstance(value, list):
+        return value and chance.choice([None, value + 1, value - 1, -value, 0])
+    return chance.choice([None, value[1:], [*value, 1], [None, *value[1:]], [each ^ 1 for each in value], []])
+
+
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple((value is not None, value) for value in row.values())
