@@ -4,7 +4,7 @@
 
 The jobs read the files that workers write, in run rows; the other two read the same events, a row each. The truth of a set is known, and
 what is said of it is compared with that. Warm: in this process, in rounds in which each has a turn; the first round does not count, and
-ratios are taken within a round. Cold: each in a process of its own, from files that are not in memory. Sets of other kinds are made by
+ratios are taken within a round; each question to `ackwise why` has a process of its own there, too. Cold: each in a process of its own, from files that are not in memory. Sets of other kinds are made by
 `python -m benchmarks.reconciling.generator --help`.
 """
 
@@ -24,10 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow.parquet as pq
 from benchmarks.reconciling import engine
 from benchmarks.reconciling.comparison import differences
 from benchmarks.reconciling.generator import generate
-from benchmarks.reconciling.meter import KEPT, Cost, Meter, alone
+from benchmarks.reconciling.meter import KEPT, Cost, Meter, alone, of_process
 from benchmarks.reconciling.shape import Shape
 from rich.console import Console
 from rich.table import Table
@@ -43,8 +44,8 @@ from ackwise.spark.session.engine import Engine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COUNT, SPARK, LOCAL, DUCKDB = "bare count", "Spark", "local", "DuckDB"
-WAYS: Final = (COUNT, SPARK, LOCAL, DUCKDB)
+COUNT, SPARK, LOCAL, DUCKDB, WHY = "bare count", "Spark", "local", "DuckDB", "why"
+WAYS: Final = (COUNT, SPARK, LOCAL, DUCKDB, WHY)
 #: Bytes of event files to a partition of the count.
 _PARTITION: Final = 8 * 2**20
 _MASTER: Final = "local[2]"
@@ -67,6 +68,7 @@ AIMS: Final = (
     Aim("whole job on Spark, bytes shuffled", SPARK, None, "shuffled", 150e6),
     Aim("whole job locally, time", LOCAL, DUCKDB, "wall", 1),
     Aim("whole job locally, CPU", LOCAL, DUCKDB, "cpu", 1),
+    Aim("why, CPU with the start of the process", WHY, None, "cpu", 2),
 )
 
 
@@ -167,12 +169,15 @@ class _Bench:
 
     def check(self, way: str) -> None:
         """Raise `AssertionError` if it said what is not so."""
-        wrong = [] if way == COUNT else differences(self.folder / way, [self.set])
+        wrong = [] if way in (COUNT, WHY) else differences(self.folder / way, [self.set])
         if wrong:
             raise AssertionError(f"{way}: {wrong[0]}")
 
     def command(self, way: str) -> list[str | Path]:
         """What does it in a process of its own."""
+        program = Path(sys.executable).with_name("ackwise")
+        if way == WHY:
+            return [program, "why", self.asked(), self.set]
         if way not in (SPARK, LOCAL):
             return [
                 sys.executable,
@@ -181,8 +186,12 @@ class _Bench:
             ]
         given = ["--master", _MASTER, "--driver-memory", self.memory] if way == SPARK else []
         name = EngineName.SPARK if way == SPARK else EngineName.LOCAL
-        command = Path(sys.executable).with_name("ackwise")
-        return [command, "reconcile", self.set, "--out", self.folder / way, "--engine", name, *given]
+        return [program, "reconcile", self.set, "--out", self.folder / way, "--engine", name, *given]
+
+    def asked(self) -> str:
+        """A message in the middle of the truth."""
+        messages = pq.read_table(self.set / "truth" / "messages.parquet", columns=["topic", "partition", "offset"])
+        return "{topic}/{partition}/{offset}".format(**messages.slice(len(messages) // 2, 1).to_pylist()[0])
 
     def _job(self, way: str, out: Path) -> int:
         chosen = computing(EngineName.SPARK if way == SPARK else EngineName.LOCAL, self.engine())
@@ -228,7 +237,7 @@ def _warm(bench: _Bench, ways: Sequence[str], rounds: int, console: Console) -> 
         meter = Meter(spark)
         for number in range(rounds + 1):
             for way in ways:
-                cost = meter.measure(partial(bench.work, way, spark))
+                cost = _ask(bench) if way == WHY else meter.measure(partial(bench.work, way, spark))
                 console.print(f"[dim]round {number}: {way}: {cost.wall:.1f} s, CPU {cost.cpu:.1f} s[/]")
                 if number:
                     found.setdefault(way, []).append(cost)
@@ -237,13 +246,22 @@ def _warm(bench: _Bench, ways: Sequence[str], rounds: int, console: Console) -> 
     return found
 
 
+def _ask(bench: _Bench) -> Cost:
+    """What one question costs, with the start of its process: it keeps nothing from one to the next."""
+    log = bench.folder / "log"
+    code, cost = of_process(bench.command(WHY), log)
+    if code not in (0, 1, 3):
+        raise SystemExit(f"why ended with {code}: {log.read_text()[-500:]}")
+    return cost
+
+
 def _cold(bench: _Bench, way: str, console: Console) -> Cost:
     shutil.rmtree(bench.folder / way, ignore_errors=True)
     scratch, log = bench.folder / "scratch", bench.folder / "log"
     shutil.rmtree(scratch, ignore_errors=True)
     folders = [scratch, bench.folder / way / ".live"]
     code, cost = alone(bench.command(way), folders, [*bench.files("events"), *bench.files("single")], log, {"PYTHONHASHSEED": "0"})
-    if code != (1 if way in (SPARK, LOCAL) else 0):  # the set has anomalies
+    if code not in {SPARK: (1,), LOCAL: (1,), WHY: (0, 1, 3)}.get(way, (0,)):  # the set has anomalies
         raise SystemExit(f"{way} ended with {code}: {log.read_text()[-500:]}")
     bench.check(way)
     console.print(f"[dim]cold: {way}: {cost.wall:.1f} s, CPU {cost.cpu:.1f} s, {cost.memory / 2**20:,.0f} MiB[/]")

@@ -138,7 +138,8 @@ class _World:
         self._next = {where: shape.first_offset(*where[1:]) for where in self._places()}
         self._until: dict[tuple[str, int, int], int] = {}
         self._gaps: dict[tuple[str, int, int], int] = defaultdict(int)
-        self._executions = 0
+        self._executions: dict[tuple[str, int, int], int] = defaultdict(int)
+        """Of each lane, how many there were."""
         self._remembered: dict[tuple[str, int], tuple[Numbers, Numbers]] = {}
         self._twins: dict[str, dict[int, tuple[int, int]]] = {group: {} for group in shape.groups}
         """When the first and when the last of the records with a hash was run."""
@@ -355,7 +356,7 @@ class _World:
         step = _FIRST_STEP[fate][of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
         code, run, attempt, time_of = _CODE[step], _RUN[step], _ATTEMPT[step], times[of]
         numbers = np.array([self._writers[group, each].number for each in (worker, self._other(Who.STANDBY), self._other(Who.VICTIM))])
-        execution = (numbers[_WHO[step]] << 40) + (run << 36) + self._numbered(times, fate)[of]
+        execution = (numbers[_WHO[step]] << 40) + (run << 36) + self._numbered(group, worker, parts)[of]
         sent, ran = code == EventCode.SENT_BACK, (code == EventCode.SUCCEEDED) | (code == EventCode.FAILED)
         ts = time_of + _AT[step]
         due = ts + np.array(LEVELS, np.int64)[attempt - 1] * SECOND
@@ -381,13 +382,15 @@ class _World:
             "attrs": np.where(_MARKED[step] == 1, self.shape.topics + 2 + _ATTR_OF[code], NONE),
         }
 
-    def _numbered(self, times: Numbers, fate: Numbers) -> Numbers:
-        """Numbers for the executions of messages, in the order of their calls."""
-        order = np.argsort(times, kind="stable")
-        found = np.empty(len(times), np.int64)
-        found[order] = self._executions + np.cumsum(_RUNS[fate[order]])
-        self._executions += len(times)
-        return found
+    def _numbered(self, group: str, worker: int, parts: Sequence[_Part]) -> Numbers:
+        """Numbers for the executions of messages: each lane counts its own, as in workers."""
+        found = []
+        for part in parts:
+            lane = group, worker, part.topic
+            numbers = self._executions[lane] + np.cumsum(_RUNS[part.fate])
+            self._executions[lane] = int(numbers[-1])
+            found.append((part.topic * self.shape.partitions + worker << 28) + numbers)
+        return np.concatenate(found)
 
     def _partition_rows(self, group: str, worker: int, parts: Sequence[_Part], now: _Slice) -> list[Rows]:
         """What a worker says of its partitions, and of itself."""

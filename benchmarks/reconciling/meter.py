@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,6 +86,15 @@ def alone(
         disk = max(disk, sum(map(_size, scratch)))
         time.sleep(_SAMPLES)
     return process.returncode, Cost(time.perf_counter() - began, computed, memory=memory, scratch=disk)
+
+
+def of_process(command: Sequence[str | Path], log: Path) -> tuple[int, Cost]:
+    """Run a command that takes seconds; its exit code and exact cost, with the start of Python."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    with log.open("wb") as output:
+        code = subprocess.run([str(each) for each in command], stdout=output, stderr=output, check=False).returncode
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return code, Cost(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 def _computed(pid: int) -> float:

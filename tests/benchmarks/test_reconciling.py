@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.reconciliation import COUNT, DUCKDB, LOCAL, read_options, run
+from benchmarks.reconciliation import COUNT, DUCKDB, LOCAL, WHY, read_options, run
 from benchmarks.reconciling.comparison import account_differences, differences
 from benchmarks.reconciling.engine import judge
 from benchmarks.reconciling.generator import generate
@@ -117,9 +117,13 @@ def test_messages_of_a_batch_are_one_row(tmp_path: Path) -> None:
 
 
 def test_the_benchmark_says_what_each_way_costs_warm_and_cold() -> None:
-    found = run(read_options(["--events", "8000", "--rounds", "1", "--only", "bare count;local;DuckDB"]), Console(quiet=True))
-    assert {*found.warm} == {*found.cold} == {COUNT, LOCAL, DUCKDB}
+    found = run(read_options(["--events", "8000", "--rounds", "1", "--only", "bare count;local;DuckDB;why"]), Console(quiet=True))
+    assert {*found.warm} == {*found.cold} == {COUNT, LOCAL, DUCKDB, WHY}
     (count,) = found.warm[COUNT]
     assert min(count.cpu, count.actions, count.jobs, count.shuffled) > 0
     assert all(cost.memory > 2**20 for cost in found.cold.values())
-    assert [row.aim for row in found.rows] == ["whole job locally, time", "whole job locally, CPU"]
+    assert [row.aim for row in found.rows] == [
+        "whole job locally, time",
+        "whole job locally, CPU",
+        "why, CPU with the start of the process",
+    ]

@@ -232,6 +232,17 @@ def test_it_runs_without_pyspark_and_says_what_to_install_without_pyarrow(root: 
         assert (answer.returncode, words in answer.stdout + answer.stderr) == (1, True), answer.stderr
 
 
+def test_it_imports_neither_pandas_nor_an_engine(tmp_path: Path) -> None:
+    root = root_of(tmp_path, History("g").say("w1", "0:CS 1:CS W=2"))
+    program = (
+        "import sys; from pathlib import Path; from ackwise.spark.config import ReconcileConfig; from ackwise.spark.why.asking import ask; "
+        "ask('orders/0/1', [Path(sys.argv[1])], ReconcileConfig()); "
+        "print({*sys.modules} & {'pandas', 'pyspark', 'duckdb', 'pyarrow.dataset'})"
+    )
+    answer = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False)
+    assert answer.stdout == "set()\n", answer.stderr
+
+
 def test_each_verdict_on_a_message_is_told_with_its_rule_and_each_anomaly_with_what_to_do() -> None:
     for verdict in {verdict for case in CASES.values() for verdict in case.verdicts.values()}:
         assert rule_of(verdict) != MEANINGS[verdict], verdict
