@@ -4,7 +4,8 @@
 
 The jobs read the files that workers write, in run rows; the other two read the same events, a row each. The truth of a set is known, and
 what is said of it is compared with that. Warm: in this process, in rounds in which each has a turn; the first round does not count, and
-ratios are taken within a round; each question to `ackwise why` has a process of its own there, too. Cold: each in a process of its own, from files that are not in memory. Sets of other kinds are made by
+ratios are taken within a round; each question to `ackwise why` has a process of its own there, too. Cold: each in a process of its own,
+from files that are not in memory. Sets of other kinds are made by
 `python -m benchmarks.reconciling.generator --help`.
 """
 
