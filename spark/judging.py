@@ -29,7 +29,7 @@ from ackwise.spark.fold.runs import words as words_of
 from ackwise.spark.fold.survey import committed, named, passed, strange, unreported_commits
 from ackwise.spark.frames import DataFrame, F, Row, SparkSession
 from ackwise.spark.judge.accounts import domains
-from ackwise.spark.judge.clean import cleared, excluded, mates_of, times_by_word
+from ackwise.spark.judge.clean import cleared, excluded, mates_of, ran_twice, shared_keys, times_by_word
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by, seen_in, unproved_gaps
 from ackwise.spark.judge.order import overtaken, with_overtaken
@@ -147,9 +147,11 @@ def conclude(
     events = folded.events.unionByName(clean.others, allowMissingColumns=True)
     states = with_overtaken(fold(events, facts.live_writers, facts.mute), late)
     judged = judge(states, contexts, _stretches(spark, commits, blind), open_still, facts.as_of, grace, since).persist()
-    mates = mates_of(judged, clean.rows).persist()
+    twice = ran_twice(judged, clean.rows)
+    shared = shared_keys(judged, twice).persist()
+    mates = mates_of(clean.rows, shared).persist()
     keyed = keys(judged.unionByName(mates, allowMissingColumns=True)).persist()
-    kept = [moves, open_still, judged, keyed, clean.masks, clean.rows, mates, *(() if late is None else late)]
+    kept = [moves, open_still, judged, keyed, clean.masks, clean.rows, twice, shared, mates, *(() if late is None else late)]
     judged = settle_repeated(judged, claimed_successes(events, repeated(judged)))
     settled = settle_suppressed(judged, keyed, facts.as_of)
     known = mark_provisional(follow_epochs(settled, spark, facts.views), facts.as_of, micros(config.lateness)).persist()

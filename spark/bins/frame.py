@@ -289,6 +289,10 @@ class BinnedFrame(DataFrame):
         found._table = table
         return found
 
+    def repeated(self, *keys: str) -> DataFrame:
+        """Return the values of columns that several rows have: a bin has not too many."""
+        return self.groupBy(*keys).agg(Column("count(*)", "number")).where("number > 1").select(*keys)
+
     def unpersist(self) -> None:
         if self._table:
             self._owner.drop(self._table)

@@ -29,8 +29,8 @@ _MARGIN: Final = 1.5
 _ONLY_SPARK: Final = frozenset({"--master", "--driver-memory", "--conf", "spark-submit"})
 
 
-#: What the system calls a full disk.
-_FULL: Final = os.strerror(errno.ENOSPC)
+#: What errors of DuckDB have if the disk is full: what the system says, or the limit for scratch files, which is what was free at first.
+_FULL: Final = (os.strerror(errno.ENOSPC), "max_temp_directory_size")
 
 
 class Computing(NamedTuple):
@@ -141,7 +141,7 @@ def _explain(error: Exception) -> str:
     import duckdb
 
     said = str(error).splitlines()[0].rstrip(".")
-    if _FULL in said:
+    if any(each in str(error) for each in _FULL):
         return f"no space left for what the local engine keeps ({said}); make room there, or give another folder to --out"
     if isinstance(error, duckdb.OutOfMemoryException):
         return f"too little memory for the local engine ({said}); judge on a machine with more, or give --since, or --engine spark"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import spans, word_of
@@ -10,10 +11,13 @@ from ackwise.spark.fold.facts import Committed, View
 from ackwise.spark.fold.runs import is_in
 from ackwise.spark.frames import DataFrame, F, SparkSession
 from ackwise.spark.judge.verdicts import concern
-from ackwise.spark.session.rows import rows_of
+from ackwise.spark.session.rows import repeated, rows_of
 from ackwise.spark.vocabulary import SUPPRESSED, Flag, Verdict
 
-__all__ = ["cleared", "excluded", "mates_of", "times_by_word"]
+__all__ = ["cleared", "excluded", "mates_of", "ran_twice", "shared_keys", "times_by_word"]
+
+#: The columns of a dedup hash: equal ones of another scope are of other messages.
+_KEY: Final = ("scope", "dedup_hash")
 
 
 def excluded(spark: SparkSession, views: Sequence[View], commits: Mapping[int, Committed], others: Sequence[DataFrame]) -> DataFrame:
@@ -53,16 +57,21 @@ def cleared(messages: DataFrame, context: DataFrame, since: int | None, grace: i
     )
 
 
-def mates_of(judged: DataFrame, clean: DataFrame) -> DataFrame:
-    """Return the clean messages whose dedup hash another message has as well, as far as that matters.
+def ran_twice(judged: DataFrame, clean: DataFrame) -> DataFrame:
+    """Return the dedup hashes (`scope`, `dedup_hash`) of which more than one message ran under a claim; kept."""
+    ran = [rows.where("ran_under_claim AND dedup_hash IS NOT NULL").select(*_KEY) for rows in (judged, clean)]
+    return repeated(ran[0].unionByName(ran[1]), *_KEY)
 
-    One of that hash was suppressed, or more than one ran under a claim.
-    """
-    key = ["scope", "dedup_hash"]
-    ran = [rows.where("ran_under_claim AND dedup_hash IS NOT NULL").select(*key) for rows in (judged, clean)]
-    twice = ran[0].unionByName(ran[1]).groupBy(*key).agg(F.count("*").alias("number")).where("number > 1").select(*key)
-    suppressed = judged.where(F.col("verdict").isin(*map(int, SUPPRESSED))).select(*key).repartition("dedup_hash")
-    return clean.join(F.broadcast(twice.unionByName(suppressed).distinct()), key, "left_semi")
+
+def shared_keys(judged: DataFrame, twice: DataFrame) -> DataFrame:
+    """Return the dedup hashes by which messages are judged together: those that `ran_twice`, and those of which one was suppressed."""
+    suppressed = judged.where(F.col("verdict").isin(*map(int, SUPPRESSED))).select(*_KEY).repartition("dedup_hash")
+    return twice.unionByName(suppressed).distinct()
+
+
+def mates_of(clean: DataFrame, shared: DataFrame) -> DataFrame:
+    """Return the clean messages whose dedup hash is one of `shared_keys`."""
+    return clean.join(F.broadcast(shared), [*_KEY], "left_semi")
 
 
 def times_by_word(messages: DataFrame, named: DataFrame) -> DataFrame:

@@ -15,6 +15,8 @@ from ackwise.spark.local.column import Column, Ordered, Zipped, identifier, type
 __all__ = ["DataFrame", "Database", "Row", "emptied", "write_parquet"]
 
 _JOINS: Final = {"inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_semi": "SEMI JOIN", "left_anti": "ANTI JOIN"}
+#: Rows that are grouped at once by what nearly every row has a value of its own of: some 60 bytes each.
+_AT_ONCE: Final = 5_000_000
 _ONE_SIDED: Final = ("left_semi", "left_anti")
 
 
@@ -167,6 +169,10 @@ class DataFrame:
     def toLocalIterator(self) -> Iterator[Row]:
         return iter(self.collect())
 
+    def together(self, *frames: DataFrame) -> list[list[Row]]:
+        """Return the rows of several frames, one after the other: what they have in common is not computed once in one query either."""
+        return [frame.collect() for frame in frames]
+
     def isEmpty(self) -> bool:
         return not self.limit(1).collect()
 
@@ -191,6 +197,18 @@ class DataFrame:
         for batch in function(self.batches()):
             self._database.insert(table, pa.Table.from_batches([batch]))
         return DataFrame(self._database, f"SELECT * FROM {table}", names, table=table)
+
+    def repeated(self, *keys: str) -> DataFrame:
+        """Return the values of columns that several rows have, kept until `unpersist`.
+
+        They are found part by part: a group for each row need not fit into memory.
+        """
+        table, columns = self._database.new_name(), ", ".join(map(identifier, keys))
+        parts = self.count() // _AT_ONCE + 1
+        for part in range(parts):
+            rows = f"SELECT {columns} FROM ({self.sql}) WHERE hash({columns}) % {parts} = {part} GROUP BY {columns} HAVING count(*) > 1"
+            self._database.run(f"INSERT INTO {table} {rows}" if part else f"CREATE TABLE {table} AS {rows}")
+        return DataFrame(self._database, f"SELECT * FROM {table}", keys, table=table)
 
     def unpersist(self) -> None:
         if self._table:

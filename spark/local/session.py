@@ -43,7 +43,7 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "temp_directory": "",
 }
 #: Bytes that DuckDB takes at most, and which share of the memory that there is; what Arrow and Python hold comes to it.
-_MOST: Final = 3 * 2**29
+_MOST: Final = 2**30
 _SHARE: Final = 2
 #: Rows that are taken out at once.
 _PART: Final = 20_000

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
-from ackwise.spark.frames import DataFrame, F, Row, SparkSession
+from ackwise.spark.frames import DataFrame, Row, SparkSession
 
-__all__ = ["at_once", "rows_of", "through"]
+__all__ = ["at_once", "repeated", "rows_of", "through"]
 
 #: The types of columns of kernels, as Arrow and as Spark write them.
 _SPARK_TYPES: Final = {"int64": "bigint"}
@@ -55,12 +55,13 @@ def _part_by_part(kernel: Callable[[Any], Iterable[Any]], batches: Iterable[Any]
             yield from found.to_batches()
 
 
+def repeated(frame: DataFrame, *keys: str) -> DataFrame:
+    """Return the values of columns that several rows have, kept until `unpersist`."""
+    found: DataFrame = cast("Any", frame).repeated(*keys)
+    return found
+
+
 def at_once(*frames: DataFrame) -> list[list[Row]]:
-    """Return the rows of several frames, in no order, from one query: what they have in common is computed once, and together."""
-    if (together := getattr(frames[0], "together", None)) is not None:
-        found: list[list[Row]] = together(*frames)
-        return found
-    names = [f"of_{number}" for number in range(len(frames))]
-    tagged = [frame.select(F.struct(*frame.columns).alias(name)) for name, frame in zip(names, frames, strict=True)]
-    rows = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), tagged).collect()
-    return [[row[name] for row in rows if row[name] is not None] for name in names]
+    """Return the rows of several frames, in no order; tasks compute them together."""
+    found: list[list[Row]] = cast("Any", frames[0]).together(*frames)
+    return found

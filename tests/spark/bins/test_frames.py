@@ -16,7 +16,7 @@ from ackwise.spark.bins.program import Program, Show, shown
 from ackwise.spark.bins.session import BinnedSession, Tasks, binned, in_this_process
 from ackwise.spark.frames import DataFrame, F, SparkSession, Window
 from ackwise.spark.local.session import local_engine
-from ackwise.spark.session.rows import at_once, rows_of, through
+from ackwise.spark.session.rows import at_once, repeated, rows_of, through
 
 #: Partitions of Kafka by number, each with some offsets; `scope` and `dedup_hash` meet across them.
 MESSAGES: list[tuple[int | None, ...]] = [
@@ -56,6 +56,7 @@ def agree(query: Callable[[Rows], DataFrame], bins: int, folder: Path) -> None:
 
 
 QUERIES: dict[str, Callable[[Rows], DataFrame]] = {
+    "values that several rows have": lambda rows: repeated(rows.messages, "scope", "dedup_hash"),
     "a group without the partition": lambda rows: rows.elsewhere(),
     "a group of what was computed": lambda rows: rows.messages.groupBy((F.col("offset") + 1).alias("next")).agg(F.max("pk").alias("pk")),
     "one group": lambda rows: rows.messages.groupBy().agg(F.max("offset").alias("most")),

@@ -19,7 +19,7 @@ from tests.spark.histories import History, write_parquet, write_produced
 from tests.spark.reconciling import AS_OF, BLOCKED, name_of, reconciled, root_of, rows_of, summary
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.spark.commands.engines import choose, need
+from ackwise.spark.commands.engines import choose, computing, need
 from ackwise.spark.commands.options import EngineName
 from ackwise.spark.events.logs import NO_LOGS
 from ackwise.spark.events.sources import Evidence
@@ -27,7 +27,7 @@ from ackwise.spark.frames import F
 from ackwise.spark.local import session as session_module
 from ackwise.spark.local.column import Column
 from ackwise.spark.local.frame import DataFrame as LocalFrame
-from ackwise.spark.local.session import LocalSession, local_engine, memory_for_rows
+from ackwise.spark.local.session import LocalSession, connected, local_engine, memory_for_rows
 from ackwise.spark.session import rows
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine
 
@@ -117,6 +117,10 @@ FAILURES: dict[Exception, str] = {
         'no space left for what the local engine keeps (IO Error: Could not write file "/out/rows.duckdb": No space left on device); '
         "make room there, or give another folder to --out; nothing was concluded"
     ),
+    duckdb.OutOfMemoryException("Out of Memory Error: failed to offload\nThis limit was set by the 'max_temp_directory_size' setting."): (
+        "no space left for what the local engine keeps (Out of Memory Error: failed to offload); "
+        "make room there, or give another folder to --out; nothing was concluded"
+    ),
     duckdb.BinderException("Binder Error: no.\nmore"): "the local engine failed: Binder Error: no; nothing was concluded",
 }
 
@@ -139,6 +143,20 @@ def test_a_failure_of_the_local_engine_is_one_sentence_and_leaves_no_summary_of_
     assert not (tmp_path / "out" / ".live").exists()
 
 
+def test_rows_that_do_not_fit_on_the_disk_are_told_apart_from_too_little_memory(tmp_path: Path) -> None:
+    explain = computing(HERE, PLAIN).explain
+    query = "SELECT count(*) FROM (SELECT range FROM range(4_000_000) GROUP BY 1)"
+    full = {"temp_directory": str(tmp_path), "max_temp_directory_size": "1MiB"}
+    cases: list[tuple[dict[str, str], str]] = [
+        (full, "no space left for what the local engine keeps ("),
+        ({}, "too little memory for the "),
+    ]
+    for settings, beginning in cases:
+        with connected({"memory_limit": "24MiB", **settings}) as session, pytest.raises(duckdb.OutOfMemoryException) as raised:
+            session.run(query)
+        assert explain(raised.value).startswith(beginning), raised.value
+
+
 def test_scratch_files_go_also_where_the_program_is_interrupted(tmp_path: Path) -> None:
     def interrupted() -> None:
         with local_engine(tmp_path):
@@ -150,17 +168,17 @@ def test_scratch_files_go_also_where_the_program_is_interrupted(tmp_path: Path) 
     assert not [*tmp_path.iterdir()]
 
 
-def test_rows_take_half_of_the_memory_of_the_machine_or_of_its_control_group_and_one_and_a_half_gib_at_most(
+def test_rows_take_half_of_the_memory_of_the_machine_or_of_its_control_group_and_one_gib_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "_CGROUP", limit := tmp_path / "memory.max")
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**20}[name])
-    assert memory_for_rows() == 3 * 2**29
+    assert memory_for_rows() == 2**30
     found = []
     for text in ("max\n", f"{2**29}\n", f"{2**40}\n"):
         limit.write_text(text)
         found.append(memory_for_rows())
-    assert found == [3 * 2**29, 2**28, 3 * 2**29]
+    assert found == [2**30, 2**28, 2**30]
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**17}[name])
     assert memory_for_rows() == 2**28
 
@@ -177,6 +195,18 @@ def test_more_rows_than_memory_takes_are_kept_mapped_and_written(tmp_path: Path,
         assert made.count() == number
         made.write.mode("overwrite").parquet(str(tmp_path / "out"))
     assert ds.dataset(tmp_path / "out", format="parquet", exclude_invalid_files=True).count_rows() == number
+
+
+def test_values_that_several_rows_have_are_the_same_in_however_many_parts_they_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [(number, None if number % 7 == 0 else number % 3) for number in [*range(30), *range(30), *range(100, 110)]]
+    wanted = {pair for pair in given if given.count(pair) > 1}
+    assert len(wanted) == 30
+    for at_once in (1000, 100, 7):
+        monkeypatch.setattr("ackwise.spark.local.frame._AT_ONCE", at_once)
+        with local_engine() as session:
+            found = rows.repeated(rows.rows_of(session, given, "scope long, hash long"), "scope", "hash").collect()
+        assert len(found) == len(wanted)
+        assert {tuple(row) for row in found} == wanted
 
 
 def table(folder: Path) -> list[str]:
