@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Final
 
 from ackwise.middleware.events import EVENT_COLUMNS, EventCode
+from ackwise.spark.events.bitmap import from_on
 from ackwise.spark.frames import Column, DataFrame, F
 
 __all__ = ["explode"]
 
 _END: Final = 2**62  # of the offsets that a run may have
 _LONGEST: Final = 65_536  # offsets, from the first of a run to after its last
+_LAST_ID: Final = 2**63 - _LONGEST
+#: No time is so far from 1970, in microseconds, and no other number as large: what is computed of them does not overflow.
+_BOUNDS: Final = {
+    **dict.fromkeys(("event_ts", "ok_ts"), (-(2**61), 2**61)),
+    **dict.fromkeys(("mono_ns", "ok_mono_ns"), (-(2**62), 2**62)),
+    **dict.fromkeys(("seq", "ok_seq"), (-1, 2**62)),
+}
+#: Nor is a number of a list.
+_FAR: Final = 2**50
 _BITS: Final = 63  # of an offset that are its place in a word
 _LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "took_us", "ok_us", "ok_seqs")
 _OF_STARTS: Final = ("lost", "took_unreleased", "attrs", "error", "level", "due_ts")
@@ -37,19 +49,48 @@ def explode(rows: DataFrame, *also: str) -> DataFrame:
 
 
 def _checked(rows: DataFrame) -> DataFrame:
-    """Without lists and offset where a run row can't be right, so that it has one rank."""
-    n, first, last = F.col("n"), F.col("offset"), F.col("last_offset")
-    span = last - first
-    is_run = (n >= 1) & (first >= 0) & (last < _END) & (span >= n - 1) & (span < _LONGEST)
+    """Without lists and offset where a run row can't be right, so that it has one rank. `kernels.runs` has the same rules."""
+    n, first, last, successes = F.col("n"), F.col("offset"), F.col("last_offset"), F.coalesce("ok_n", F.lit(0))
+    is_run = (n >= 1) & (first >= 0) & (first <= last) & (last < _END) & (last - first < _LONGEST) & (successes >= 0) & (successes <= n)
+    is_run &= (successes == 0) | (F.col("ok_ts").isNotNull() & F.col("ok_seq").isNotNull())
+    is_run &= F.coalesce(F.col("exec_id") < _LAST_ID, F.lit(True))
+    for name, (before, after) in _BOUNDS.items():
+        number = F.unix_micros(name) if name.endswith("_ts") else F.col(name)
+        is_run &= F.coalesce((number > before) & (number < after), F.lit(True))
     words = F.shiftright(last, 6) - F.shiftright(first, 6) + 1
-    is_right = F.when(F.col("masks").isNull(), n == span + 1).otherwise(F.size("masks") == words)
+    is_right = F.coalesce(F.size("masks") == words, F.lit(True)) & F.coalesce(F.size("ok_masks") == words, F.lit(True))
     for name in _LISTS:
-        is_right &= F.col(name).isNull() | (F.size(name) == n)
-    is_right &= F.col("ok_masks").isNull() | (F.size("ok_masks") == words)
-    is_right &= F.coalesce(F.when(is_run & is_right, F.size(_offsets()) == n), F.lit(False))
-    # Without `n` it is not right either.
-    right = {name: F.when(is_right, F.col(name)) for name in ("n", "ok_n", "masks", "ok_masks", *_LISTS)}
-    return rows.withColumns({**right, "offset": F.when(n.isNull() | is_right, F.col("offset"))})
+        least = 0 if "seqs" in name else -_FAR
+        known = F.col(name) if "hashes" in name else F.filter(F.col(name), lambda each: (each >= least) & (each <= _FAR))  # noqa: B023
+        is_right &= F.col(name).isNull() | ((F.size(name) == n) & (F.size(F.array_compact(known)) == n))
+    is_of = [F.size(_offsets()) == n, _bit("masks", first) == 1, _bit("masks", last) == 1]
+    is_in = F.when(F.col("masks").isNull(), n == last - first + 1).otherwise(reduce(operator.and_, is_of) & (_outside("masks") == 0))
+    of_all = F.when(successes > 0, n).otherwise(F.lit(0))
+    ok_number = F.size(F.filter(_offsets(), lambda offset: _bit("ok_masks", offset) == 1))
+    is_ok = F.when(F.col("ok_masks").isNull(), of_all == successes).otherwise(
+        (ok_number == successes) & (_outside("ok_masks", "masks") == 0)
+    )
+    # One after the other: no list is made of a row that can't have it.
+    right = F.when(is_run, F.when(is_right, is_in & is_ok).otherwise(F.lit(False))).otherwise(F.lit(False))
+    right = F.coalesce(right, F.lit(False))  # without `n` it is not right either
+    kept = {name: F.when(right, F.col(name)) for name in ("n", "masks", "ok_masks", *_LISTS)}
+    ok_n = F.when(right & (successes > 0), F.col("ok_n"))
+    return rows.withColumns({**kept, "ok_n": ok_n, "offset": F.when(n.isNull() | right, F.col("offset"))})
+
+
+def _outside(masks: str, all_masks: str | None = None) -> Column:
+    """How many words of a run row have a bit that is of no message."""
+    word = F.shiftright("offset", 6)
+    places = F.sequence(word, F.shiftright("last_offset", 6))
+
+    def others(place: Column) -> Column:
+        of_run = from_on(F.col("offset"), place).bitwiseAND(F.bitwise_not(from_on(F.col("last_offset") + 1, place)))
+        index = (place - word).cast("int")
+        if all_masks is not None:
+            of_run = F.coalesce(F.get(all_masks, index), of_run)
+        return F.get(masks, index).bitwiseAND(F.bitwise_not(of_run))
+
+    return F.size(F.filter(places, lambda place: others(place) != 0))
 
 
 def _offsets() -> Column:
@@ -62,7 +103,7 @@ def _lists() -> dict[str, Column]:
     """All lists, empty where there is none: `offsets` where they have holes, and `oks`, whether each succeeded."""
     lists = {name: F.coalesce(F.col(name), F.array()) for name in _LISTS}
     lists["offsets"] = F.when(F.col("masks").isNotNull(), _offsets()).otherwise(F.array())
-    oks = F.transform(_offsets(), lambda offset: _bit("ok_masks", offset))
+    oks = F.transform(_offsets(), lambda offset: F.coalesce(_bit("ok_masks", offset), F.lit(0)))
     lists["oks"] = F.when(F.col("ok_masks").isNotNull() & F.col("ok_n").isNotNull(), oks).otherwise(F.array())
     return lists
 
@@ -83,10 +124,11 @@ def _values() -> dict[str, Column]:
         return F.when(is_success, F.col(f"row_{success}")).otherwise(F.col(f"row_{start}"))
 
     took = F.coalesce(F.col("took_us"), F.col("row_duration_us"))
+    later = F.timestamp_micros(F.when(is_success, F.unix_micros("row_ok_ts")).otherwise(F.unix_micros("row_event_ts")) + after)
     return {
         "seq": of("ok_seq", "seq") + number,
         "event_type": F.when(is_success, F.lit(int(EventCode.SUCCEEDED))).otherwise(F.col("row_event_type")).cast("tinyint"),
-        "event_ts": F.timestamp_micros(F.when(is_success, F.unix_micros("row_ok_ts")).otherwise(F.unix_micros("row_event_ts")) + after),
+        "event_ts": F.when(is_run, later).otherwise(F.col("row_event_ts")),
         "mono_ns": of("ok_mono_ns", "mono_ns") + after * 1000,
         "offset": F.coalesce(F.col("offsets"), F.col("row_offset") + rank),
         "record_ts": F.when(is_run, F.timestamp_micros(F.col("record_ms") * 1000)).otherwise(F.col("row_record_ts")),

@@ -14,6 +14,7 @@ __all__ = [
     "MESSAGE_CODES",
     "NO_OFFSET",
     "ROW_TYPES",
+    "instant",
     "is_about_a_message",
     "is_any",
     "is_retention",
@@ -27,6 +28,9 @@ MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code no
 
 #: Beyond every offset. No log has so many records, and what is computed of smaller ones does not overflow.
 NO_OFFSET: Final = 2**62
+
+#: No time is as far from 1970: what is computed of nearer ones does not overflow. Microseconds.
+FARTHEST: Final = 2**61
 
 _NO_PARTITION = -1
 #: The code of events whose meaning is unknown.
@@ -106,6 +110,12 @@ def _tells_of_a_run() -> Column:
     return suppressed & is_of_another.isNull() & F.coalesce(is_dead != "dead", F.lit(True))
 
 
+def instant(name: str) -> Column:
+    """A time as microseconds, and one beyond all as the farthest."""
+    micros = F.unix_micros(name)
+    return F.when(micros.isNotNull(), F.greatest(F.least(micros, F.lit(FARTHEST)), F.lit(-FARTHEST)))
+
+
 def told_by() -> Column:
     """The writer whose run is told of in an event of another, after `project`; null for every other event."""
     return F.when(is_any(EventCode.SUCCEEDED), F.get_json_object("attrs", "$.writer").try_cast("long"))
@@ -131,12 +141,14 @@ def project(events: DataFrame, *also: str) -> DataFrame:
         "writer_id",
         "seq",
         _code().alias("code"),
-        F.unix_micros("event_ts").alias("ts"),
+        instant("event_ts").alias("ts"),
         "client",
-        F.coalesce(F.when(~is_outgoing, F.col("partition")), F.lit(_NO_PARTITION)).cast("long").alias("partition"),
+        F.coalesce(F.when(~is_outgoing & (F.col("partition") >= 0), F.col("partition")), F.lit(_NO_PARTITION))
+        .cast("long")
+        .alias("partition"),
         F.when(~is_outgoing, F.col("offset")).alias("offset"),
         "range_end",
-        F.unix_micros("record_ts").alias("record_ts"),
+        instant("record_ts").alias("record_ts"),
         F.col("phys_topic").isNull().alias("at_origin"),
         *("phys_topic", "phys_partition", "phys_offset", "duration_us"),
         *(F.coalesce(F.col(name), F.lit("")).alias(f"sent_{name}") for name in ("topic", "topic_id")),
@@ -144,7 +156,7 @@ def project(events: DataFrame, *also: str) -> DataFrame:
         F.col("dedup_key").alias("message_id"),
         F.greatest(F.coalesce(F.col("attempt"), F.lit(1)), F.lit(1)).cast("long").alias("attempt"),
         F.col("level").cast("int").alias("level"),
-        F.unix_micros("due_ts").alias("due"),
+        instant("due_ts").alias("due"),
         *("exec_id", "dedup_hash", "order_hash"),
         F.coalesce(F.col("dedup_epoch"), F.lit(0)).alias("dedup_epoch"),
         F.col("lost").cast("long").alias("lost"),

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from ackwise.middleware.events import RUN_COLUMNS, EventCode, Kind
-from ackwise.spark.events.bitmap import bit_of, word_of
-from ackwise.spark.events.schema import is_about_a_message, project
+from ackwise.spark.events.bitmap import bit_of, with_mask, word_of
+from ackwise.spark.events.schema import instant, is_about_a_message, project
 from ackwise.spark.fold.clocks import FAR_AHEAD
 from ackwise.spark.fold.facts import SurveyRow, View
 from ackwise.spark.fold.survey import SURVEY_KEY
@@ -49,18 +49,18 @@ _OF_SUCCESS: Final = {"ok_seq": "seq", "ok_ts": "ts", "took": "took", "ok_clock"
 #: How far the starts of a run may be apart, microseconds.
 _SPREAD: Final = 2**30
 #: What a clean message has no value of.
-_NOTHING: Final = ("phys_topic", "attrs", "error", "level", "due_ts")
+_NOTHING: Final = ("phys_topic", "range_end", "attrs", "error", "level", "due_ts")
 
 
 def may_be_clean(disputed: Sequence[int] = ()) -> Column:
     """Whether a row as it was written says of messages only what is said of clean ones; `disputed` are writers of disputed events."""
-    known = F.col("n").isNotNull() & F.col("partition").isNotNull() & F.col("event_type").isin(*map(int, (*_STARTS, EventCode.SUCCEEDED)))
+    known = F.col("n").isNotNull() & (F.col("partition") >= 0) & F.col("event_type").isin(*map(int, (*_STARTS, EventCode.SUCCEEDED)))
     for name in _NOTHING:
         known = known & F.col(name).isNull()
     first = (F.coalesce("attempt", F.lit(1)) == 1) & (F.coalesce("lost", F.lit(0)) == 0) & ~F.coalesce("took_unreleased", F.lit(False))
     has_run = F.col("exec_id").isNotNull() | (F.col("event_type") != int(EventCode.CLAIMED))
     # Of records that lie far ahead the survey keeps apart what clocks they tell of.
-    is_near = F.coalesce(F.unix_micros("record_ts_max") <= F.unix_micros("event_ts") + (FAR_AHEAD - _SPREAD), F.lit(True))
+    is_near = F.coalesce(instant("record_ts_max") <= instant("event_ts") + (FAR_AHEAD - _SPREAD), F.lit(True))
     found = known & first & has_run & is_near
     return F.coalesce(found & ~F.col("writer_id").isin(list(disputed)) if disputed else found, F.lit(False))
 
@@ -129,8 +129,8 @@ def survey_of(found: DataFrame, named: DataFrame) -> DataFrame:
 def words(found: DataFrame, events: DataFrame, excluded: DataFrame) -> DataFrame:
     """One row per `mk` and `word`, with masks of its messages: all that are `seen`, and those that are `clean`.
 
-    `found` has the messages of runs, `events` all projected events that are not of them, and `excluded` (`mk`, `word`, `mask`) the
-    messages that something else speaks against.
+    `found` has the messages of runs, `events` all projected events that are not of them, and `excluded` (`mk`, `word`, `words`, `mask`)
+    the messages that something else speaks against.
     """
     bit, nothing = bit_of("offset"), F.lit(0).cast("long")
     is_ok = F.coalesce(F.col("ok_ts") >= F.col("ts"), F.lit(False)) & (F.col("misstated") == 0)
@@ -141,13 +141,12 @@ def words(found: DataFrame, events: DataFrame, excluded: DataFrame) -> DataFrame
         F.coalesce(F.bit_or(F.when(~is_ok, bit)), nothing).alias("other"),
     )
     about = events.where(is_about_a_message()).groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit).alias("other"))
-    against = excluded.select("mk", "word", F.col("mask").alias("excluded"))
-    together = (
+    known = (
         pairs.unionByName(about, allowMissingColumns=True)
-        .unionByName(against, allowMissingColumns=True)
         .groupBy("mk", "word")
-        .agg(*(F.coalesce(F.max(name), nothing).alias(name) for name in ("once", "odd", "number")), *_or("other"), *_or("excluded"))
+        .agg(*(F.coalesce(F.max(name), nothing).alias(name) for name in ("once", "odd", "number")), *_or("other"))
     )
+    together = with_mask(known, excluded).withColumnRenamed("mask", "excluded")
     once, odd, other = F.col("once"), F.col("odd"), F.col("other")
     is_plain = F.col("number") == F.bit_count(once) + F.bit_count(once.bitwiseAND(F.bitwise_not(odd)))
     one = once.bitwiseAND(odd).bitwiseAND(F.bitwise_not(other.bitwiseOR(F.col("excluded"))))

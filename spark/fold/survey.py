@@ -38,8 +38,6 @@ SURVEY_KEY: Final = (
 _MERGED: Final = tuple(name for name in SurveyRow._fields if name not in SURVEY_KEY)
 _SMALLEST: Final = {"first_ts", "first_seq", "start", "least_lag", "oldest_record", "clock_low", "far_lag", "oldest_far"}
 _COUNTED: Final = {"strange", "message_events", "outgoing", "timed", "far"}
-#: No record can be as old or as new: what is computed of smaller ones does not overflow. Microseconds.
-_AGES: Final = 2**61
 #: The columns of an event that is about a partition.
 _STEP: Final = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "handler", "attrs", "proved", "is_strange")
 
@@ -53,7 +51,7 @@ def survey(events: DataFrame, *also: str) -> DataFrame:
     session = F.when(is_any(EventCode.SESSION_START), F.col("attrs"))
     ts, seq, offset = F.col("ts"), F.col("seq"), F.col("offset")
     clock = ts - F.expr("mono_ns DIV 1000")
-    record = F.when(is_message & F.col("record_ts").isNotNull(), F.greatest(F.least("record_ts", F.lit(_AGES)), F.lit(-_AGES)))
+    record = F.when(is_message, F.col("record_ts"))
     is_far = record - FAR_AHEAD > ts
     near, far = F.when(~is_far, record), F.when(is_far, record)
     rows = (

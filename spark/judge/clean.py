@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.events.bitmap import spans, word_of
+from ackwise.spark.events.bitmap import again, fold_words, spans, word_of
 from ackwise.spark.fold.facts import Committed, View
 from ackwise.spark.fold.runs import is_in
 from ackwise.spark.frames import DataFrame, F, SparkSession
@@ -21,18 +21,16 @@ _KEY: Final = ("scope", "dedup_hash")
 
 
 def excluded(spark: SparkSession, views: Sequence[View], commits: Mapping[int, Committed], others: Sequence[DataFrame]) -> DataFrame:
-    """Return the messages that are not clean whatever their own events say, as `mk`, `word` and `mask`.
+    """Return the messages that are not clean whatever their own events say, as `mk`, `word`, `words` and `mask`.
 
     The group went back over them after it had committed them, or they are among `others`: a worker had them without reporting an outcome,
     or later ones overtook them.
     """
-    rewound = [(pk, "rewound", start, end) for pk, commit in commits.items() for start, end in commit.rewound]
-    of_views = rows_of(spark, [(view.pk, view.mk) for view in views], "key long, mk long")
-    words = spans(rows_of(spark, rewound, "key long, kind string, start long, end long")).join(F.broadcast(of_views), "key")
-    every = words.select("mk", "word", "mask")
-    for other in others:
-        every = every.unionByName(other.select("mk", "word", "mask"))
-    return every.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
+    rewound = [(pk, "mask", start, end) for pk, commit in commits.items() for start, end in commit.rewound]
+    of_views = rows_of(spark, [(view.pk, view.mk) for view in views], "pk long, mk long")
+    ranges = rows_of(spark, rewound, "pk long, kind string, start long, end long").join(F.broadcast(of_views), "pk")
+    words = [other if "words" in other.columns else other.withColumn("words", F.lit(1)) for other in others]
+    return fold_words([spans(ranges, "mk"), *(again(other, ["mk"], "mask", F.col("mask")) for other in words)], ["mask"], ["mk"])
 
 
 def cleared(messages: DataFrame, context: DataFrame, since: int | None, grace: int) -> DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.events.bitmap import fold_words, points, spans
+from ackwise.spark.events.bitmap import again, fold_words, points, spans
 from ackwise.spark.events.schema import is_about_a_message, is_any, is_retention
 from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.frames import Column, DataFrame, F, SparkSession, Window
@@ -19,6 +19,7 @@ from ackwise.spark.vocabulary import Account, Verdict
 __all__ = ["absent", "accounts", "offset_words", "seen_by", "seen_in", "unproved_gaps"]
 
 _KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
+_BY_WRITER: Final = ("pk", "writer_id")
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
 
 
@@ -62,9 +63,9 @@ def offset_words(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
     known = rows_of(spark, _known(expected, blind), "key long, kind string, start long, end long")
-    oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
+    times = {"oldest": F.min("oldest"), "newest": F.max("newest")}
     inside = [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)] if is_any_unproved else []
-    words = fold_words([*seen, spans(ranges.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
+    words = fold_words([*seen, spans(ranges.unionByName(known)), *inside, *produced], _KINDS, also=times)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
 
@@ -82,20 +83,14 @@ def _proved_inside(steps: DataFrame, loose: Column) -> DataFrame:
     """Return the offsets that one writer both received and found empty: one fetch returned both sides."""
     loosely = steps.where(loose)
     received = steps.where(is_any(EventCode.RECEIVED_RANGE)).join(
-        F.broadcast(loosely.select("pk", "writer_id").distinct()), ["pk", "writer_id"], "left_semi"
+        F.broadcast(loosely.select(*_BY_WRITER).distinct()), [*_BY_WRITER], "left_semi"
     )
     each = [
-        rows.select(
-            F.struct("pk", "writer_id").alias("key"),
-            F.lit(kind).alias("kind"),
-            F.col("offset").alias("start"),
-            F.col("range_end").alias("end"),
-        )
+        rows.select(*_BY_WRITER, F.lit(kind).alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end"))
         for kind, rows in (("loose", loosely), ("came", received))
     ]
-    words = fold_words([spans(rows) for rows in each], ["loose", "came"])
-    mask = F.col("loose").bitwiseAND(F.col("came"))
-    return words.select(F.col("key.pk").alias("key"), "word", F.lit("gap").alias("kind"), mask.alias("mask"))
+    words = fold_words([spans(rows, *_BY_WRITER) for rows in each], ["loose", "came"], _BY_WRITER)
+    return again(words.withColumn("key", F.col("pk")), ["key"], "gap", F.col("loose").bitwiseAND(F.col("came")))
 
 
 def absent() -> dict[str, Column]:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.attributes import attributes
-from ackwise.spark.events.bitmap import bit_of, from_on, spans, word_of
+from ackwise.spark.events.bitmap import again, bit_of, fold_words, from_on, points, spans, word_of
 from ackwise.spark.events.schema import is_any
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.folded import FoldedEvents
@@ -24,6 +24,7 @@ from ackwise.spark.session.rows import rows_of
 __all__ = ["Left", "Mark", "left", "unreported", "without_holes"]
 
 _SHIFT: Final = 6  # a mask is of 64 offsets
+_BY_WRITER: Final = ("writer_id", "mk")
 _WORD: Final = 2**64 - 1  # masks are signed
 
 
@@ -88,13 +89,13 @@ def _masks(text: str | None) -> list[int] | None:
 
 
 def unreported(spark: SparkSession, folded: FoldedEvents, facts: Facts, left: Sequence[Left], marked: Collection[int]) -> DataFrame:
-    """The messages as words: `mk`, `word` and `mask`."""
+    """The messages as words: `mk`, `word`, `words` and `mask`, see `fold_words`."""
     if not facts.mute:
-        return rows_of(spark, (), "mk long, word long, mask long")
+        return rows_of(spark, (), "mk long, word long, words long, mask long")
     came = rows_of(spark, left, "writer_id long, pk long, handler string, start long, end long")
     told = _in_all_epochs(spark, facts, folded.told(list(facts.mute)))
-    both = _origins(spark, folded, facts, came, told, marked).unionByName(_copies(spark, folded, facts, came, told, marked))
-    return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
+    evidence = [which(spark, folded, facts, came, told, marked) for which in (_origins, _copies)]
+    return fold_words(evidence, ["mask"], ["mk"])
 
 
 def _origins(
@@ -102,19 +103,17 @@ def _origins(
 ) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts))
     views = F.broadcast(rows_of(spark, [(view.pk, view.mk, view.handler) for view in facts.views], "pk long, mk long, of string"))
-    keyed = came.select(F.struct("writer_id", "pk", "handler").alias("key"), F.lit("came").alias("kind"), "start", "end")
-    words = spans(keyed).select("key.writer_id", "key.pk", "key.handler", "word", F.col("mask").alias("came"))
-    words = words.join(views, "pk").where("handler = '' OR handler = of").select("writer_id", "mk", "word", "came")
+    ranges = came.join(views, "pk").where("handler = '' OR handler = of").select(*_BY_WRITER, F.lit("came").alias("kind"), "start", "end")
     told_words = told.select("writer_id", "mk", word_of("offset").alias("word"), bit_of("offset").alias("reported"))
     outcomes = _in_all_epochs(spark, facts, folded.outcomes(list(facts.mute)), "started", "received")
-    reported = outcomes.unionByName(told_words, allowMissingColumns=True)
-    rows = words.unionByName(reported, allowMissingColumns=True)
-    masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", *SAID)]
-    each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views.drop("of"), "mk").join(passed, ["writer_id", "pk"], "left")
+    said = outcomes.unionByName(told_words, allowMissingColumns=True)
+    evidence = [said.select(*_BY_WRITER, "word", F.lit(name).alias("kind"), F.col(name).alias("mask")) for name in SAID]
+    words = fold_words([spans(ranges, *_BY_WRITER), *evidence], ["came", *SAID], _BY_WRITER)
+    each = words.join(views.drop("of"), "mk").join(passed, ["writer_id", "pk"], "left")
     received = F.when(_is_one_of("writer_id", marked), F.lit(0)).otherwise(F.col("received"))
     begun = F.col("started").bitwiseOR(received).bitwiseAND(from_on(F.coalesce("passed", F.lit(0)), F.col("word")))
     mask = F.col("came").bitwiseOR(begun).bitwiseAND(F.bitwise_not("reported"))
-    return each.select("mk", "word", mask.alias("mask")).where("mask != 0")
+    return again(each, ["mk"], "mask", mask)
 
 
 def _copies(
@@ -127,7 +126,7 @@ def _copies(
     rows = _in_all_epochs(spark, facts, rows.join(passed, ["worker", "phys_pk"], "left"), "came", "started", "received")
     each = rows.groupBy(*on, "phys_pk", "phys_offset").agg(F.max(F.col("came") | begun).alias("had"), F.max("reported").alias("reported"))
     open_still = each.where("had AND NOT reported").join(told.toDF("worker", "mk", "offset"), on, "left_anti")
-    return open_still.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
+    return points(open_still, "mk", "offset", "mask").withColumnRenamed("key", "mk")
 
 
 def _in_all_epochs(spark: SparkSession, facts: Facts, rows: DataFrame, *but: str) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import Final
 
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message.disposition import Reason
-from ackwise.spark.events.bitmap import bit_of, word_of
+from ackwise.spark.events.bitmap import bit_of, with_mask, word_of
 from ackwise.spark.fold.facts import View
 from ackwise.spark.fold.messages import (
     HIGHEST_BIT,
@@ -67,7 +67,7 @@ def judge(
 
     `stretches` has disjoint ranges of offsets (`pk`, `start`, `end`), each `unsettled`, since their end may not have been exported,
     or `rewound`, since the group went back over them after it had committed them. `unreported` has the messages that a worker had
-    without reporting an outcome, in words (`mk`, `word`, `mask`).
+    without reporting an outcome, in words (`mk`, `word`, `words`, `mask`).
 
     Suppressed messages are judged as such here; `settle_suppressed` checks them. `state` is what `fold` found; where verdict and
     flags are plain it is dropped, which keeps the rows of a healthy group small. `reported_ts` is when the first success was
@@ -78,8 +78,8 @@ def judge(
     span = F.broadcast(stretches.toDF("span_pk", "span_start", "span_end", "unsettled", "rewound"))
     inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
     placed = known.join(span, inside, "left").withColumn("in_doubt", F.coalesce("unsettled", F.lit(False)))
-    placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unreported), ["mk", "word"], "left")
-    placed = placed.withColumn("is_unreported", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
+    placed = with_mask(placed.withColumn("word", word_of("offset")), unreported)
+    placed = placed.withColumn("is_unreported", F.col("mask").bitwiseAND(bit_of("offset")) != 0)
     judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags()).withColumn("verdict", _or_maybe_twice())
     concerned, remembered = concern(since, grace, F.col("last_ts"), _is(*sorted(ENDED)) | _has(*SUCCESSES))
     is_plain = _is(*PLAIN) & (F.col("flags") == 0)

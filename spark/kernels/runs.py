@@ -25,6 +25,13 @@ Words = npt.NDArray[np.uint64]
 MOST_OFFSETS: Final = 65_536
 BOUND: Final = 2**62
 
+#: No time is so far from 1970, in microseconds, and no other number as large: what is computed of them does not overflow.
+_BOUNDS: Final = {
+    **dict.fromkeys(("ts", "ok_ts"), (-(2**61), 2**61)),
+    **dict.fromkeys(("mono_ns", "ok_mono_ns"), (-(2**62), 2**62)),
+    **dict.fromkeys(("seq", "ok_seq"), (-1, 2**62)),
+}
+
 _BITS: Final = 64
 _SHIFT: Final = 6
 _ALL: Final = np.uint64(2**64 - 1)
@@ -176,8 +183,12 @@ class _Runs:
         for name in _LISTS:
             lists = self._rows[name]
             wrong |= self.is_there(name) & (_lengths(lists) != number)
-            if name != "hashes" and (is_far := (values := _flat(lists)) != np.clip(values, -_FAR, _FAR)).any():
-                wrong[np.repeat(np.arange(rows), _lengths(lists))[is_far]] = True
+            values = _one(lists).flatten()
+            is_wrong = values.is_null().to_numpy(zero_copy_only=False)
+            if "hashes" not in name:
+                is_wrong = is_wrong | ((numbers := _flat(lists)) != np.clip(numbers, 0 if "seqs" in name else -_FAR, _FAR))
+            if is_wrong.any():
+                wrong[np.repeat(np.arange(rows), _lengths(lists))[is_wrong]] = True
         return wrong
 
     def misstated(self) -> Flags:
@@ -199,11 +210,12 @@ def _within_bounds(rows: pa.Table) -> Flags:
     """Whether the numbers of a row are such that it can be laid out at all."""
     offset, last, number, successes = (_numbers(rows[name]) for name in ("offset", "last_offset", "n", "ok_n"))
     found: Flags = (offset >= 0) & (last >= offset) & (last < BOUND) & (number > 0) & (successes >= 0) & (successes <= number)
-    found &= np.where(found, (last >> _SHIFT) - (offset >> _SHIFT), 0) <= MOST_OFFSETS >> _SHIFT
+    found &= np.where(found, last - offset, 0) < MOST_OFFSETS
     found &= (successes == 0) | (_is_there(rows["ok_ts"]) & _is_there(rows["ok_seq"]))
     found &= _numbers(rows["exec_id"]) < 2**63 - MOST_OFFSETS
-    for name in ("seq", "ok_seq", "ts", "ok_ts", "mono_ns", "ok_mono_ns", "duration_us"):
-        found &= np.abs(_numbers(rows[name]).astype(np.float64)) < BOUND
+    for name, (before, after) in _BOUNDS.items():
+        number = _numbers(rows[name])
+        found &= (number > before) & (number < after)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ackwise.spark.local.column import Case, Column, Zipped, identifier, sql_of
@@ -101,8 +102,17 @@ min = _call("min({})")
 bit_or = _call("bit_or({})")
 bit_xor = _call("bit_xor({})")
 collect_list = _call("list({})")
-sum = _call("CAST(sum({}) AS BIGINT)")
 count_if = _call("CAST(count_if({}) AS BIGINT)")
+
+
+@dataclass(frozen=True, eq=False)
+class _Sum(Column):
+    def over(self, window: Any) -> Column:
+        return Column(f"CAST({self.sql.removeprefix('CAST(').removesuffix(' AS BIGINT)')} OVER ({window.sql}) AS BIGINT)")
+
+
+def sum(column: str | Column) -> Column:
+    return _Sum(f"CAST(sum({_argument(column)}) AS BIGINT)")
 
 
 def count(column: str | Column) -> Column:
@@ -129,10 +139,16 @@ sequence = _call("generate_series({})")
 size = _call("CAST(len({}) AS INTEGER)")
 sort_array = _call("list_sort({})")
 timestamp_micros = _call("make_timestamp({})")
-unix_micros = _call("epoch_us({})")
 #: Half of a hash that is as good: never negative, so that it fits a BIGINT.
 xxhash64 = _call("CAST(hash({}) >> 1 AS BIGINT)")
 array_compact = _call("list_filter({}, lambda each: each IS NOT NULL)")
+
+
+def unix_micros(time: str | Column) -> Column:
+    """DuckDB takes the largest numbers for infinite times, and those for none."""
+    given = _argument(time)
+    endless = f"CASE WHEN {given} > make_timestamp(0) THEN {2**63 - 1} ELSE {-(2**63) + 1} END"
+    return Column(f"(CASE WHEN isinf({given}) THEN {endless} ELSE epoch_us({given}) END)")
 
 
 def struct(*columns: str | Column) -> Column:

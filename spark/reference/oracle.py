@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
 _KNOWN: Final = frozenset(map(int, E))
 _FOREVER: Final = 2**62
+_FARTHEST: Final = 2**61
 _FAR: Final = 86_400 * 10**6
 _FIRST: Final = 1_293_840_000 * 10**6  # no Kafka before 2011
 _LAST: Final = 4_102_444_800 * 10**6  # 2100
@@ -441,13 +443,12 @@ class _Court:
     def _find_unknown(self, writer: int) -> bool:
         """Note what the writer's missing events may have been about, and return whether any are missing."""
         mine = self.by_writer[writer]
-        there = {e["seq"] for e in mine}
-        missing = [seq for seq in range(max(there) + 1) if seq not in there]
-        holes = [(a, next(b for b in range(a, max(there) + 2) if b in there)) for a in missing if a - 1 not in missing]
+        there = sorted({e["seq"] for e in mine if e["seq"] >= 0})
+        holes = [(last + 1, seq) for last, seq in pairwise([-1, *there]) if seq > last + 1]
         for partition, events in _grouped(filter(_is_read, mine), _partition).items():
             read = [e for e in events if _reached(e) is not None or _position(e) is not None]
             for first, after in holes:
-                before, later = [e for e in read if e["seq"] < first], [e for e in read if e["seq"] >= after]
+                before, later = [e for e in read if 0 <= e["seq"] < first], [e for e in read if e["seq"] >= after]
                 if read:
                     reached = _max(map(_reached, before)) or 0
                     resumed = [at for e in later if (at := _received_from(e)) is not None and at >= reached]
@@ -460,8 +461,8 @@ class _Court:
         return bool(holes) or writer in self.cut
 
     def _has_holes(self, writer: int) -> bool:
-        there = {e["seq"] for e in self.by_writer[writer]}
-        return len(there) <= int(max(there))
+        there = {e["seq"] for e in self.by_writer[writer] if e["seq"] >= 0}
+        return len(there) <= max(there, default=-1)
 
     def _note_unreported_commits(self, partition: Partition) -> None:
         """Note what the writer of a commit without an event may have settled before it."""
@@ -1117,8 +1118,11 @@ def _is_of_a_run(e: Event) -> bool:
 def _as_told(e: Event) -> Event:
     """The event, or that of the run that it tells of, if that was of the same record: one of another record is the leader.
 
-    An event about an offset that no log has is one that nobody knows the meaning of.
+    An event about an offset that no log has is one that nobody knows the meaning of. Of a time beyond all it has the farthest.
     """
+    if e.get("partition") is not None and e["partition"] < 0 and e["event_type"] not in OUTGOING:
+        e = {**e, "partition": None}
+    e = {**e, **{name: max(-_FARTHEST, min(e[name], _FARTHEST)) for name in ("event_ts", "record_ts", "due_ts") if e.get(name) is not None}}
     if any(not 0 <= at < _FOREVER for at in (e.get("offset"), e.get("range_end")) if at is not None):
         return {**e, "event_type": 0} | ({"topic": None} if e["event_type"] in OUTGOING else {})
     return {**e, "event_type": int(E.SUCCEEDED)} if _is_of_a_run(e) and _attributes(e).get("leader") is None else e

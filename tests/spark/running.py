@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from ackwise.middleware.progress.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.logs import NO_LOGS
 from ackwise.spark.events.sources import Evidence
-from ackwise.spark.frames import F, SparkSession
+from ackwise.spark.frames import F, Row, SparkSession
 from ackwise.spark.judge.accounts import PartitionAccount, domains, keep
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.judge.offsets import absent, accounts
@@ -23,6 +24,8 @@ from ackwise.spark.judging import Judgement, weigh
 from ackwise.spark.reference.oracle import Ruling
 from ackwise.spark.results.tables import copy_tallies, offsets
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+
+_LISTED: Final = 10_000
 
 __all__ = ["Answer", "answer", "evidence_of", "run"]
 
@@ -79,7 +82,7 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
         rulings[partitions[pk][1]].absent[partitions[pk]] = {}
     for row in stretches(found.words, absent()).collect():
         partition = partitions[row["key"]]
-        rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in range(row["start"], row["end"]))
+        rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in _first(row))
     for row in count(found.words, {}, F.max("falls").alias("falls")).where("falls").collect():
         rulings[partitions[row["key"]][1]].fallen.add(partitions[row["key"]])
     for row in copy_tallies(found.settled).collect():
@@ -94,6 +97,11 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
     return rulings
 
 
+def _first(row: Row) -> range:
+    """The offsets of a range, if there are not very many."""
+    return range(row["start"], min(row["end"], row["start"] + _LISTED))
+
+
 def _account(found: Judgement, rulings: Mapping[str, Ruling], partitions: Mapping[int, tuple[str, str, str, str, int]]) -> None:
     if found.produced is None:
         return
@@ -102,7 +110,7 @@ def _account(found: Judgement, rulings: Mapping[str, Ruling], partitions: Mappin
     masks = {name: mask for name, mask in accounts().items() if name != ALL_PRODUCED}
     for row in stretches(found.words, masks).collect():
         partition = partitions[row["key"]]
-        rulings[partition[1]].produced[partition] |= dict.fromkeys(range(row["start"], row["end"]), Account(row["class"]))
+        rulings[partition[1]].produced[partition] |= dict.fromkeys(_first(row), Account(row["class"]))
     groups = {partition[2]: partition[1] for partition in partitions.values()}
     for topic, _, late in found.produced.unpublished:
         if late:

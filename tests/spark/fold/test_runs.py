@@ -156,7 +156,7 @@ def clean(
     """The words of messages of runs beside these events (`mk`, `offset`) of other kinds."""
     given = rows_of(local, [[row[name] for name in MESSAGES.names] for row in found], ", ".join(f"{name} long" for name in MESSAGES.names))
     about = rows_of(local, [(mk, offset, 8, 0) for mk, offset in events], "mk long, offset long, code int, partition long")
-    return words(given, about, rows_of(local, excluded, "mk long, word long, mask long"))
+    return words(given, about, rows_of(local, [(*each, 1) for each in excluded], "mk long, word long, mask long, words long"))
 
 
 def masks(found: DataFrame) -> dict[tuple[int, int], tuple[int, int]]:
