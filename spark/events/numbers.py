@@ -20,7 +20,7 @@ NO_RUNS: Runs = np.empty((0, 2), np.int64)
 def runs_in(numbers: npt.NDArray[np.int64]) -> Runs:
     """Return the numbers as runs in order. One may be there several times."""
     once = np.unique(numbers)
-    begins = np.flatnonzero(np.append(True, np.diff(once) > 1)[: len(once)])
+    begins = np.flatnonzero(np.append(True, once[1:] != once[:-1] + 1)[: len(once)])
     return np.column_stack([once[begins], once[np.append(begins[1:], len(once))[: len(begins)] - 1] + 1])
 
 
