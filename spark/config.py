@@ -43,6 +43,8 @@ class ReconcileConfig:
 
     plan_provisional: bool = False
     """Whether the repair plan has steps for messages that are PROVISIONAL, too."""
+    verdict_rows: bool = False
+    """Whether the table of verdicts has a row for every message, and that of ranges none."""
 
     @property
     def fingerprint(self) -> str:

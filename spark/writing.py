@@ -84,8 +84,9 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
     """Write the tables of a run to `out`, and return its counts."""
     named, time = names(spark, found.facts), _time(found.facts, config)
     progress("judging the messages")
-    _write(verdict_rows(found.settled.where(~is_in_ranges()), named), out / "verdicts")
-    _write(range_rows(found.every.where(is_in_ranges()), named), out / "ranges")
+    exceptions, ranged = found.settled.where(~is_in_ranges()), found.every.where(F.lit(False) if config.verdict_rows else is_in_ranges())
+    _write(verdict_rows(found.every if config.verdict_rows else exceptions, named), out / "verdicts")
+    _write(range_rows(ranged, named), out / "ranges")
     _write(logical_rows(found.keyed, found.failed, named), out / "logical")
     listed = {name: mask for name, mask in (absent() | _accounts(found)).items() if name in MISSING}
     missing = missing_rows(stretches(found.words, listed), named).persist()

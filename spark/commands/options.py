@@ -16,7 +16,8 @@ from ackwise.spark.config import ReconcileConfig
 __all__ = [
     "AsOf", "Brokers", "CheckCluster", "Claims", "ClientConfig", "Computed", "Conf", "DriverMemory", "EngineName", "EventFolders",
     "Every", "FailFast", "Follow", "Format", "Grace", "Json", "Lateness", "Lease", "Master", "Metrics", "Out", "PlanProvisional",
-    "PrintAs", "Produced", "Retention", "Since", "Strict", "Topic", "VerifySample", "Webhook", "WriterTimeout", "config_of",
+    "PrintAs", "Produced", "Retention", "Since", "Strict", "Topic", "VerdictRows", "Verdicts",
+    "VerifySample", "Webhook", "WriterTimeout", "config_of",
 ]  # fmt: skip
 
 #: As many messages as fit into the driver with all their events.
@@ -29,6 +30,13 @@ class Format(enum.StrEnum):
     TABLES = "tables"
     JSON = "json"
     HTML = "html"
+
+
+class Verdicts(enum.StrEnum):
+    """The messages that the table of verdicts has a row of."""
+
+    EXCEPTIONS = "exceptions"
+    ROWS = "rows"
 
 
 class EngineName(enum.StrEnum):
@@ -128,6 +136,13 @@ Strict = Annotated[
 ]
 PlanProvisional = Annotated[
     bool, _of_output("--plan-provisional", help="Put anomalies that later events may still explain into the repair plan, too.")
+]
+VerdictRows = Annotated[
+    Verdicts,
+    _of_output(
+        "--verdicts",
+        help="rows: write a row to verdicts/ for every message. exceptions: not for those that ran once, which ranges/ has.",
+    ),
 ]
 
 # What judges, and where Spark runs.

@@ -39,6 +39,7 @@ def reconcile(
     verify_sample: options.VerifySample = 0,
     strict: options.Strict = False,
     plan_provisional: options.PlanProvisional = False,
+    verdicts: options.VerdictRows = options.Verdicts.EXCEPTIONS,
     followed: options.Follow = False,
     topic: options.Topic = None,
     client_config: options.ClientConfig = None,
@@ -64,7 +65,8 @@ def reconcile(
     judging = options.config_of(
         as_of=as_of, since=since, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention
     )
-    config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional)
+    every_row = verdicts is options.Verdicts.ROWS
+    config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional, verdict_rows=every_row)
     request = Request(events, config, produced, claims, brokers, asked, engine_of(master, driver_memory, conf or ()))
     chosen = Format.JSON if as_json else output
     if check_cluster:
