@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 import typer
 from tests.eventfiles import events_in
@@ -25,15 +26,18 @@ from ackwise.plugin.topics.group import Group
 from ackwise.spark.commands.collect import collect
 from ackwise.spark.commands.publish import Sent, send
 from ackwise.spark.events.invalid_records import invalid_records
+from ackwise.spark.events.logs import rolled_on
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.topic.published import published
 from ackwise.stores.journal import Journal
+from ackwise.stores.journal.parquet import ROLLED_ON
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typer.testing import Result
 
 TOPIC = "events.of-all"
+BOOT_ID = "0f9d2c3e-7a1b-4c55-9b1e-2d6f8a90c1de"
 #: Not JSON; JSON with a number that is none; JSON without what makes it an event; nothing.
 NEGATIVE = b'{"writer_id":1,"seq":-5,"event_type":3,"event_ts":1}'
 STRANGE = [b"hello", b'{"writer_id":1,"seq":"x","event_type":3,"event_ts":1}', b'{"seq":1}', NEGATIVE, None]
@@ -148,6 +152,8 @@ def journey(kafka: SharedKafka, spark: SparkSession, tmp_path_factory: pytest.Te
     export(there, history)
     asyncio.run(one_run(there))  # its session begins and ends
     files = sorted((there / "events").rglob("*.parquet"), key=lambda file: file.name)
+    table = pq.ParquetFile(files[-1]).read()
+    pq.write_table(table.replace_schema_metadata({ROLLED_ON: BOOT_ID}), files[-1])
     asyncio.run(make(kafka.bootstrap, TOPIC))
     runs, answers, landed = [sent(kafka.bootstrap, there), sent(kafka.bootstrap, there)], [], []
     answers.append(collected(kafka.bootstrap, back))
@@ -171,6 +177,11 @@ def test_what_the_topic_has_already_is_not_sent_again_and_after_a_crash_what_was
 def test_the_files_that_come_back_have_the_same_names_and_events_though_some_came_twice(journey: Journey) -> None:
     assert journey.landed[0] == journey.landed[1] == read(journey.there)
     assert set(journey.landed[0]) == {file.name for file in journey.files}
+
+
+def test_the_files_that_come_back_say_on_which_machine_the_log_of_a_dead_worker_was_rolled(journey: Journey) -> None:
+    assert [*rolled_on(journey.files).values()] == [BOOT_ID]
+    assert rolled_on((journey.back / "events").rglob("*.parquet")) == rolled_on(journey.files)
 
 
 @pytest.mark.nightly
