@@ -54,6 +54,7 @@ def universe(number: int) -> History:
         history.look(draw.choice(writers), "retry", 5, 5, ago=draw.uniform(0, 3600))
     if draw.random() < 0.3:
         _die(history, draw.choice(writers))
+    _tell_clocks(history, random.Random(f"clocks of {number}"))
     history.events += draw.sample(history.events, len(history.events) // 4)
     draw.shuffle(history.events)
     return history
@@ -183,6 +184,16 @@ def _run(history: History, draw: random.Random, writer: str, first: int, at: int
     later = {name: value for name, value in same.items() if name not in ("took_unreleased", "lost")}
     for each in draw.choice([succeeded, succeeded, succeeded[::-1], [*succeeded, *succeeded[:1]]]):
         history.add(writer, EventCode.SUCCEEDED, at=None if at is None else at + (-SECOND if skewed else SECOND), **{**later, **each})
+
+
+def _tell_clocks(history: History, draw: random.Random) -> None:
+    """Some writers have a clock that nobody sets; the other one of some of them is set between two events, and be it of one run."""
+    for writer in sorted({event["client"] for event in history.events} - {"founder"}):
+        mine, began = [event for event in history.events if event["client"] == writer], draw.randrange(10**9)
+        if draw.random() < 0.3:
+            set_at, by = draw.randrange(2 * len(mine)), draw.choice([1, 300, 700, 7200, -700, -7200]) * SECOND
+            for place, event in enumerate(mine):
+                event["mono_ns"] = (event["event_ts"] - NOW + 10 * DAY - (by if place >= set_at else 0)) * 1000 + began
 
 
 def _die(history: History, writer: str) -> None:

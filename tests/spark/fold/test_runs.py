@@ -15,7 +15,7 @@ from tests.spark.running import run
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold.clocks import FAR_AHEAD
-from ackwise.spark.fold.runs import may_be_clean, over_epochs, paired, without_start, words
+from ackwise.spark.fold.runs import NAMES, may_be_clean, over_epochs, paired, survey_of, without_start, words
 from ackwise.spark.kernels.runs import MESSAGES, messages
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.session.rows import rows_of
@@ -86,6 +86,19 @@ def test_a_run_row_stands_for_its_messages_by_rank_and_not_by_offset() -> None:
     ends = [(row["ok_seq"], row["ok_ts"], row["took"]) for row in found]
     assert ends == [(11, 2000, 50), (None, None, None), (15, 2020, 70), (17, 2030, 80)]
     assert {(row["clock"], row["ok_clock"]) for row in found} == {(-4000, -4000), (-4000, None)}
+
+
+def test_successes_of_a_run_count_for_the_clocks_and_the_life_of_its_writer(local: SparkSession) -> None:
+    found = of_runs({**RUN, "ok_mono_ns": 9_000_000})
+    given = rows_of(local, [[row[name] for name in MESSAGES.names] for row in found], ", ".join(f"{name} long" for name in MESSAGES.names))
+    numbers = {"writer_id", "mk", "pk", "partition", "dedup_epoch"}
+    named = rows_of(
+        local,
+        [[{"writer_id": 1, "mk": 7}.get(name, 0 if name in numbers else "") for name in NAMES]],
+        ", ".join(f"{name} {'long' if name in numbers else 'string'}" for name in NAMES),
+    )
+    (row,) = survey_of(given, named).collect()
+    assert (row["first_ts"], row["last_ts"], row["clock_low"], row["clock_high"]) == (1000, 2030, -7000, -4000)
 
 
 def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,8 +33,10 @@ pytestmark = pytest.mark.timeout(1200)
 
 LATER = "83 a suppression after the time of judgement"
 
-#: Others than those that Spark judges: so many in each run, and the rest at night.
-UNIVERSES, FURTHER = range(1000, 2000), range(2000, 4000)
+#: Others than those that Spark judges.
+UNIVERSES = range(1000, 2000)
+#: So many messages of others are judged each night, so many histories at once.
+MESSAGES, AT_ONCE = 400_000, 1_500
 
 
 #: Into how many bins the rows are dealt; 0: one engine has them all.
@@ -85,8 +88,19 @@ def test_the_local_engine_says_of_every_case_and_universe_what_the_oracle_says(b
 
 @pytest.mark.nightly
 @pytest.mark.slow  # judges very many histories
-def test_the_local_engine_says_of_very_many_universes_what_the_oracle_says(local: SparkSession, tmp_path: Path) -> None:
-    assert contradictions(judged(local, tmp_path, FURTHER).rulings, FURTHER) == []
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("bins", [0, 3])
+def test_the_local_engine_says_of_very_many_messages_what_the_oracle_says(bins: int, tmp_path: Path) -> None:
+    """Others each night: the name of a history that is judged otherwise ends with its number."""
+    number, messages = random.SystemRandom().randrange(10**6, 10**12), 0
+    with binned(in_this_process, bins, tmp_path / "rows") if bins else local_engine() as session:
+        while messages < MESSAGES:
+            numbers = range(number, number + AT_ONCE)
+            (folder := tmp_path / str(number)).mkdir()
+            found = judged(session, folder, numbers).rulings
+            assert contradictions(found, numbers) == []
+            messages += sum(len(ruling.messages) for ruling in found.values())
+            number += AT_ONCE
 
 
 def test_the_universes_have_every_verdict_every_flag_and_every_fate(bulk: Answer) -> None:
