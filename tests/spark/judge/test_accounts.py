@@ -12,6 +12,9 @@ from tests.spark.reconciling import AS_OF, reconciled, root_of
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import ROLES, Committed, establish
 from ackwise.spark.judge.accounts import UnbalancedAccounts, check, keep
+from ackwise.spark.local.session import local_engine
+from ackwise.spark.results.tables import offsets
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Verdict
 
 FACTS = establish(
@@ -48,3 +51,11 @@ def test_accounts_that_do_not_add_up_end_the_run_and_nothing_is_concluded(tmp_pa
 def test_a_commit_before_the_first_offset_leaves_nothing_to_account_for() -> None:
     (account,) = keep(FACTS, {7: Committed(7, 4, None)}, [], {})
     assert (account.expected, account.balance) == (0, 0)
+
+
+def test_an_offset_that_several_handlers_read_counts_once_by_the_worst_of_their_verdicts() -> None:
+    rows = [(1, 0, int(Verdict.EXACTLY_ONCE)), (1, 0, int(Verdict.LOST)), (1, 1, int(Verdict.EXACTLY_ONCE)), (1, 2, int(Verdict.PENDING))]
+    with local_engine() as local:
+        judged = rows_of(local, [(*row, 0, 2) for row in rows], "pk long, offset long, verdict int, start long, committed long")
+        found = {(row["pk"], row["verdict"]): row["count"] for row in offsets(judged).collect()}
+    assert found == {(1, Verdict.LOST): 1, (1, Verdict.EXACTLY_ONCE): 1}
