@@ -40,7 +40,7 @@ def test_a_range_of_any_length_is_a_few_rows(local: SparkSession) -> None:
 def test_messages_that_a_commit_went_back_over_or_a_dead_worker_left_open_are_excluded_whatever_the_distance(local: SparkSession) -> None:
     views, commits = [View(7, 1, ("c", "g"), "bill", 0)], {1: Committed(1, 9, None, ((10, END),))}
     left_open = rows_of(local, [(7, 0, 1, 4)], "mk long, word long, words long, mask long")
-    against = excluded(local, views, commits, left_open)
+    against = excluded(local, views, commits, [left_open])
     asked = rows_of(local, [(7, 0), (7, 2**40), (7, END >> 6), (8, 0)], "mk long, word long")
     found = {(row["mk"], row["word"]): row["mask"] for row in with_mask(asked, against).collect()}
     assert found == {(7, 0): -(2**10) | 4, (7, 2**40): -1, (7, END >> 6): 0, (8, 0): 0}
