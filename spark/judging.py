@@ -33,6 +33,7 @@ from ackwise.spark.judge.clean import cleared, excluded, mates_of, ran_twice, sh
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by, seen_in, unproved_gaps
 from ackwise.spark.judge.order import overtaken, with_overtaken
+from ackwise.spark.judge.order import words_of as late_words
 from ackwise.spark.judge.produced import Produced
 from ackwise.spark.judge.unreported import Left, Mark, left, unreported, without_holes
 from ackwise.spark.judge.verdicts import follow_epochs, judge, keys, logical, mark_provisional, repeated, settle_repeated, settle_suppressed
@@ -141,8 +142,8 @@ def conclude(
     taken = without_holes(_as(open_ranges, Mark))
     contexts = context(spark, facts, commits, blind, None if since is None else since - grace)
     open_still = unreported(spark, folded, facts, taken, marked).persist()
-    late = overtaken(spark, folded.events, folded.messages, facts, blind, grace)
-    against = excluded(spark, facts.views, commits, [open_still] if late is None else [open_still, late.words])
+    late = overtaken(spark, folded, facts, blind, grace)
+    against = excluded(spark, facts.views, commits, [open_still] if late is None else [open_still, late_words(late)])
     clean = _clean(spark, folded, facts, contexts, against, since, grace)
     events = folded.events.unionByName(clean.others, allowMissingColumns=True)
     states = with_overtaken(fold(events, facts.live_writers, facts.mute), late)
@@ -151,7 +152,7 @@ def conclude(
     shared = shared_keys(judged, twice).persist()
     mates = mates_of(clean.rows, shared).persist()
     keyed = keys(judged.unionByName(mates, allowMissingColumns=True)).persist()
-    kept = [moves, open_still, judged, keyed, clean.masks, clean.rows, twice, shared, mates, *(() if late is None else late)]
+    kept = [moves, open_still, judged, keyed, clean.masks, clean.rows, twice, shared, mates, *(() if late is None else [late])]
     judged = settle_repeated(judged, claimed_successes(events, repeated(judged)))
     settled = settle_suppressed(judged, keyed, facts.as_of)
     known = mark_provisional(follow_epochs(settled, spark, facts.views), facts.as_of, micros(config.lateness)).persist()

@@ -34,8 +34,10 @@ class FoldedEvents:
         rows = read_rows(spark, evidence)
         found, self._names, self.events = _apart(rows, evidence)
         """All other events; projected."""
-        self.messages = runs.paired(found)
+        self.messages = runs.paired(found.where("code > 0"))
         """The messages of run rows that say only what is said of clean ones, see `runs.messages`."""
+        self.pieces = runs.pieces(found)
+        """These run rows themselves, without their messages."""
         self._kept = (found, self.events)
         self._surveyed = survey.surveyed(self.events).persist()
         self._told: Sequence[DataFrame] = ()
@@ -102,7 +104,8 @@ def _apart(rows: DataFrame, evidence: Evidence) -> tuple[DataFrame, DataFrame, D
     found = runs.messages(projected).persist()
     names = projected.select(*runs.NAMES).distinct()
     # A row that contradicts itself: an event without an offset counts as one of an unknown code.
-    strange = found.where(F.col("offset").isNull()).select("writer_id", "mk", "code", "seq", "ts")
-    others = runs.without_start(found).unionByName(strange, allowMissingColumns=True).join(names, ["writer_id", "mk"])
+    said = found.where("code > 0")
+    strange = said.where(F.col("offset").isNull()).select("writer_id", "mk", "code", "seq", "ts")
+    others = runs.without_start(said).unionByName(strange, allowMissingColumns=True).join(names, ["writer_id", "mk"])
     rest = single_events(rows.where(~is_run), evidence).unionByName(events_in(rows.where(is_run & ~plain), evidence))
     return found, names, project(rest).repartition("pk").unionByName(others, allowMissingColumns=True).persist()

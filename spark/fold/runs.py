@@ -32,6 +32,7 @@ __all__ = [
     "outcomes",
     "over_epochs",
     "paired",
+    "pieces",
     "projected_runs",
     "survey_of",
     "without_start",
@@ -98,6 +99,12 @@ def _is_success() -> Column:
 def _others(found: DataFrame, which: Column) -> DataFrame:
     """Starts or successes that stand alone."""
     return found.where(which & F.col("offset").isNotNull() & F.col("ok_ts").isNull()).withColumn("same", F.struct(*_SAME))
+
+
+def pieces(found: DataFrame) -> DataFrame:
+    """Return what the rows of `messages` say of whole run rows, with the names of `kernels.runs.PIECE`."""
+    names = [F.col(name).alias(of) for of, name in kernels.PIECE.items()]
+    return found.where("code < 0").select("mk", "writer_id", (0 - F.col("code")).alias("code"), *names)
 
 
 def survey_of(found: DataFrame, named: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ackwise.middleware.events import EventCode
 
-__all__ = ["MESSAGES", "messages"]
+__all__ = ["BY_KEY_IN_TURN", "IN_TURN", "MESSAGES", "PIECE", "messages"]
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -40,10 +40,13 @@ _MASKS: Final = ("masks", "ok_masks")
 _LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "ok_us", "ok_seqs", "took_us")
 #: No time is so far from 1970, in milliseconds, and no other number of a list is as large.
 _FAR: Final = 2**50
+#: Bits of what numbers within a run are apart, where the order within it is looked at.
+_APART: Final = 32
 
 #: The messages of runs. Times are microseconds; `ok_seq`, `ok_ts` and `took` are null without a success. `clock` and `ok_clock` are how far
 #: the writer's clock was ahead of one that is never set. `misstated` is 1 where the row had another extreme than its lists. A success whose
-#: start is in another file is a message of that code. A row that contradicts itself is one message without an offset.
+#: start is in another file is a message of that code. A row that contradicts itself is one message without an offset. A row whose
+#: code is negative is about a whole run row, see `PIECE`.
 MESSAGES: Final = pa.schema(
     [
         (name, pa.int64())
@@ -53,6 +56,15 @@ MESSAGES: Final = pa.schema(
         )
     ]
 )
+#: What the columns of `MESSAGES` are in a row about a whole run row, whose code is that without its sign: offsets, the least and the
+#: largest number of a start, the largest number, the first time and the last. `in_turn` has `IN_TURN` if its messages started in the order
+#: of their offsets, and `BY_KEY_IN_TURN` if each also did so after those of earlier calls had ended; what started together is one call.
+PIECE: Final = {
+    "low": "offset", "high": "exec_id", "first": "seq", "last_start": "took", "last": "ok_seq", "began": "ts", "ended": "ok_ts",
+    "in_turn": "misstated",
+}  # fmt: skip
+IN_TURN: Final = 1
+BY_KEY_IN_TURN: Final = 2
 _SAME: Final = ("writer_id", "mk", "code")
 #: Messages that are laid out at once.
 _PART: Final = 500_000
@@ -66,6 +78,7 @@ def messages(rows: pa.Table) -> Iterator[pa.Table]:
         some = rows.slice(first, after - first)
         runs = _Runs(some)
         yield _messages(runs)
+        yield _pieces(runs)
         if not runs.is_well_formed.all():
             yield _strange(some.filter(pa.array(~runs.is_well_formed)))
 
@@ -92,6 +105,34 @@ def _messages(runs: _Runs) -> pa.Table:
         "misstated": (runs.misstated()[row].astype(np.int64), None),
     }
     return pa.table([_array(*columns[name]) for name in MESSAGES.names], schema=MESSAGES)
+
+
+def _pieces(runs: _Runs) -> pa.Table:
+    row, is_ok = runs.row_of_message, runs.is_ok
+    seq, ts = runs.numbered("seq", "seqs"), runs.timed("ts", "at_us")
+    end, end_ts = (np.where(is_ok, ok, own) for ok, own in ((runs.numbered("ok_seq", "ok_seqs"), seq), (runs.timed("ok_ts", "ok_us"), ts)))
+    first, last = runs.reduced(np.minimum, seq), runs.reduced(np.maximum, np.maximum(seq, end))
+    # No two rows share the upper bits, so the numbers of one do not count for the next.
+    after = seq - first[row]
+    until = np.maximum.accumulate((row << _APART) + np.clip(np.maximum(end, seq) - first[row], 0, 2**_APART - 1)) - (row << _APART)
+    is_next = row[1:] == row[:-1]
+    falls, meets = is_next & (after[1:] <= after[:-1]), is_next & (ts[1:] != ts[:-1]) & (after[1:] <= until[:-1])
+    in_turn, by_key = np.ones(len(first), np.bool_), last - first < 2**_APART
+    in_turn[row[1:][falls]] = by_key[row[1:][falls | meets]] = False
+    columns = {
+        **{name: runs.number(name) for name in ("writer_id", "mk")},
+        "code": -runs.number("code"),
+        PIECE["low"]: runs.number("offset"),
+        PIECE["high"]: runs.number("last_offset"),
+        PIECE["first"]: first,
+        PIECE["last_start"]: runs.reduced(np.maximum, seq),
+        PIECE["last"]: last,
+        PIECE["began"]: runs.reduced(np.minimum, ts),
+        PIECE["ended"]: runs.reduced(np.maximum, end_ts),
+        PIECE["in_turn"]: in_turn * IN_TURN + by_key * BY_KEY_IN_TURN,
+    }
+    none = pa.nulls(len(first), pa.int64())
+    return pa.table([columns.get(name, none) for name in MESSAGES.names], schema=MESSAGES)
 
 
 def _strange(rows: pa.Table) -> pa.Table:
@@ -196,12 +237,13 @@ class _Runs:
         is_ok, none = self.is_ok, np.iinfo(np.int64).max
         took = np.where(is_ok, self.timed("ok_ts", "ok_us") - self.timed("ts", "at_us"), none)
         record = self.of_each("record_ms")[0] * 1000
-        wrong: Flags = (self.number("ok_n") > 0) & (self._reduced(np.minimum, took) != self.number("least_us"))
+        wrong: Flags = (self.number("ok_n") > 0) & (self.reduced(np.minimum, took) != self.number("least_us"))
         for name, function in (("record_ts", np.minimum), ("record_ts_max", np.maximum)):
-            wrong |= self.is_there("record_ms") & (self._reduced(function, record) != self.number(name))
+            wrong |= self.is_there("record_ms") & (self.reduced(function, record) != self.number(name))
         return wrong
 
-    def _reduced(self, function: np.ufunc, values: Numbers) -> Numbers:
+    def reduced(self, function: np.ufunc, values: Numbers) -> Numbers:
+        """What a function makes of the values of the messages of each row."""
         found: Numbers = function.reduceat(values, self._begins) if len(self._begins) else values[:0]
         return found
 

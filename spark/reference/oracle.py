@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
@@ -679,31 +679,33 @@ class _Court:
         """
         if not self.with_order:
             return {}
-        lanes: dict[Any, list[tuple[Message, _Run]]] = defaultdict(list)
-        for message, events in about.items():
-            run = _first_run(events)
-            order = None if run is None else self._order(run.writer, message[1])
-            if run is not None and order is not None and (order == "partition" or run.key is not None):
-                lanes[message[:3], order, run.key if order == "key" else None].append((message, run))
+        executions = {message: _execution(events) for message, events in about.items()}
+        starts: dict[Any, list[tuple[int, _Run]]] = defaultdict(list)
+        for message, execution in executions.items():
+            for run in execution.runs:
+                if (order := self._order(run.writer, message[1])) and (order == "partition" or run.key is not None):
+                    starts[message[:3], order, run.key if order == "key" else None].append((message[3], run))
         found: dict[Message, tuple[bool, int]] = {}
-        for (_, order, _), members in lanes.items():
-            for message, run in members:
-                later = [(other[3], each) for other, each in members if other[3] > message[3] and not each.is_dead]
-                overtakers = [
-                    (not self._is_sure(message, run, first), first.ts, offset)
-                    for of in _grouped(later, lambda each: each[1].writer).values()
-                    for offset, first in [min(of, key=lambda each: _begun(each[1], run, each[0]))]
-                    if _overtook(first, run, by_key=order == "key")
-                ]
-                if overtakers:
-                    unsure, _, offset = min(overtakers)
-                    found[message] = not unsure, offset
+        for message, execution in executions.items():
+            done = execution.done
+            if done is None or not (order := self._order(done.writer, message[1])) or (order == "key" and done.key is None):
+                continue
+            lane = starts[message[:3], order, done.key if order == "key" else None]
+            late = [(offset, run) for offset, run in lane if offset > message[3] and _overtook(run, execution, by_key=order == "key")]
+            overtakers = [
+                (not self._is_sure(message, done, first), first.ts, offset)
+                for writer, of in _grouped(late, lambda each: each[1].writer).items()
+                for offset, first in [min(of, key=lambda each: (each[1].seq if writer == done.writer else each[1].ts, each[0]))]
+            ]
+            if overtakers:
+                unsure, _, offset = min(overtakers)
+                found[message] = not unsure, offset
         return found
 
-    def _is_sure(self, message: Message, run: _Run, first: _Run) -> bool:
+    def _is_sure(self, message: Message, done: _Done, first: _Run) -> bool:
         """Whether neither missing events nor clocks can explain it."""
-        apart = run.finished_ts - first.ts > self.grace and not {run.writer, first.writer} & self.wrong
-        return message[0][:2] not in self.blind and (first.writer == run.writer or apart)
+        apart = done.ts - first.ts > self.grace and not {done.writer, first.writer} & self.wrong
+        return message[0][:2] not in self.blind and (first.writer == done.writer or apart)
 
     def _order(self, writer: int, handler: str) -> str | None:
         """The order of a handler, if the sessions of the writer say one."""
@@ -802,57 +804,79 @@ class _Court:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The first run of a message that did not fail, or its dead letter."""
+    """A run of a message, by its start."""
 
     ts: int
     writer: int
     seq: int
-    """Of its start."""
     key: int | None
     """Hash of the order key."""
-    done_seq: int
-    """From this event of its writer on it is over: its success or, where none is told, its start."""
-    finished_ts: int
-    """By then the message was done, in this run or another."""
-    is_dead: bool = False
+    end: tuple[int, int] | None
+    """Number and time of the event that says how it ended."""
+    is_void: bool
+    """It failed, or was given back."""
 
 
-def _first_run(events: list[Event]) -> _Run | None:
-    """Return the first run that counts, if there is one. Copies, and what ran out of order, do not."""
-    here = [e for e in events if e.get("phys_topic") is None]
-    starts, found = list[Event](), list[_Run]()
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """That a message is done: by the first run that is not void, or by a dead letter."""
+
+    writer: int
+    seq: int
+    """From this event of its writer on; the start of a run of which nothing else is told, since it may have ended at any time."""
+    ts: int
+    """By then, in this run or another."""
+    key: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """What a message ran until it was done."""
+
+    runs: list[_Run]
+    done: _Done | None
+
+
+def _execution(events: list[Event]) -> _Execution:
+    """Return the runs of a message until it was done, in order. Copies, and what ran out of order, do not count."""
+    here, runs = [e for e in events if e.get("phys_topic") is None], list[_Run]()
     for run in _grouped(here, lambda e: (e["writer_id"], e.get("exec_id"))).values():
         begun = [e for e in run if e["event_type"] in (E.CLAIMED, E.STARTED)]
-        ended = [e for e in run if e["event_type"] in (E.SUCCEEDED, E.FAILED)]
-        if not begun:
-            continue
-        starts.append(start := min(begun, key=lambda e: int(e["seq"])))
-        if not any(e["event_type"] == E.FAILED or _attributes(e).get("out_of_order") is True for e in ended):
-            end = min(ended, key=lambda e: int(e["seq"]), default=start)
-            found.append(_Run(start["event_ts"], start["writer_id"], start["seq"], start.get("order_hash"), end["seq"], end["event_ts"]))
-    if starts:
-        key = min(starts, key=lambda e: (e["event_ts"], e["writer_id"], e["seq"])).get("order_hash")
-        letters = [e for e in here if e["event_type"] == E.DEAD_LETTERED]
-        found += [_Run(e["event_ts"], e["writer_id"], e["seq"], key, e["seq"], e["event_ts"], is_dead=True) for e in letters]
-    if not found:
-        return None
-    first = min(found, key=lambda run: (run.ts, run.is_dead, run.writer, run.seq))
-    return replace(first, finished_ts=min(run.finished_ts for run in found))
+        ended = [e for e in run if e["event_type"] in (E.SUCCEEDED, E.FAILED, E.RELEASED)]
+        if begun and not any(_attributes(e).get("out_of_order") is True for e in ended):
+            start = min(begun, key=lambda e: int(e["seq"]))
+            end = min(((e["seq"], e["event_ts"]) for e in ended), default=None)
+            is_void = any(e["event_type"] != E.SUCCEEDED for e in ended)
+            runs.append(_Run(start["event_ts"], start["writer_id"], start["seq"], start.get("order_hash"), end, is_void))
+    runs.sort(key=lambda run: (run.ts, run.writer, run.seq))
+    letters = [(e["event_ts"], e["writer_id"], e["seq"]) for e in here if e["event_type"] == E.DEAD_LETTERED]
+    counted = next((place for place, run in enumerate(runs) if not run.is_void), None)
+    ends = [run.ts if run.end is None else run.end[1] for run in runs if not run.is_void] + [ts for ts, *_ in letters]
+    if letters and runs and (counted is None or min(letters)[0] < runs[counted].ts):
+        ts, writer, seq = min(letters)
+        return _Execution([run for run in runs if run.ts < ts], _Done(writer, seq, min(ends), runs[0].key))
+    if counted is None:
+        return _Execution(runs, None)
+    first = runs[counted]
+    return _Execution(runs[: counted + 1], _Done(first.writer, first.seq if first.end is None else first.end[0], min(ends), first.key))
 
 
-def _begun(run: _Run, beside: _Run, offset: int) -> tuple[int, int]:
-    """When a run began, as it is compared with another: by the numbers of its writer, or else by the clocks."""
-    return (run.seq if run.writer == beside.writer else run.ts), offset
+def _overtook(later: _Run, execution: _Execution, *, by_key: bool) -> bool:
+    """Whether the run of a later message began before an earlier one was done, and not together with it.
 
-
-def _overtook(later: _Run, run: _Run, *, by_key: bool) -> bool:
-    """Whether the run of a later message began before another one was over.
-
-    One worker reports what it ran of a partition in portions, so there the start of a run is all that is sure to be before its end.
+    What began in one call was given to the handler together. One worker reports what it ran of a partition in portions, so there another
+    run is known to be too early only if it began while the earlier message did not run.
     """
-    if later.writer == run.writer:
-        return later.seq < (run.done_seq if by_key else run.seq)
-    return later.ts < run.finished_ts
+    done = execution.done
+    assert done is not None
+    if not (later.seq < done.seq if later.writer == done.writer else later.ts < done.ts):
+        return False
+    for run in (run for run in execution.runs if run.writer == later.writer):
+        end = 2**63 if run.end is None else run.end[0]
+        is_portion = later.is_void or not run.is_void
+        if run.ts == later.ts or (not by_key and is_portion and run.seq < later.seq < end):
+            return False
+    return True
 
 
 def _last_epochs(messages: Iterable[Message]) -> dict[tuple[Partition, str, int], int]:

@@ -37,13 +37,14 @@ def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> 
     return spark.createDataFrame(pa.table(columns, names=[name for name, _ in fields]), schema)  # Spark Connect infers none from no rows
 
 
-def through(frame: DataFrame, kernel: Callable[[Any], Iterable[Any]], schema: Any) -> DataFrame:
+def through(frame: DataFrame, kernel: Callable[[Any], Iterable[Any]], schema: Any, *, whole: bool = False) -> DataFrame:
     """Return the rows that a kernel makes of a frame, part by part: a function from a table of Arrow to tables with this schema.
 
-    On Spark a Python worker of each task calls it, with rows of its own.
+    On Spark a Python worker of each task calls it, with rows of its own; `whole`: with all of them at once.
     """
     return frame.mapInArrow(
-        partial(_part_by_part, kernel), ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in schema)
+        partial(_all_at_once if whole else _part_by_part, kernel),
+        ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in schema),
     )
 
 
@@ -52,6 +53,14 @@ def _part_by_part(kernel: Callable[[Any], Iterable[Any]], batches: Iterable[Any]
 
     for batch in batches:
         for found in kernel(pa.Table.from_batches([batch])):
+            yield from found.to_batches()
+
+
+def _all_at_once(kernel: Callable[[Any], Iterable[Any]], batches: Iterable[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    if every := list(batches):
+        for found in kernel(pa.Table.from_batches(every)):
             yield from found.to_batches()
 
 

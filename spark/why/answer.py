@@ -30,6 +30,9 @@ __all__ = ["Answer", "NoSuchRecord", "inquire"]
 _NAMESPACE: Final = "ackwise"
 #: A key that very many records share is no key; more of them are not looked at.
 _MOST_RECORDS: Final = 200
+#: Later messages of its partition that are looked at, the first to begin.
+_MOST_LATER: Final = 1000
+_STARTS: Final = (EventCode.CLAIMED, EventCode.STARTED)
 #: Stories in one answer; the rest is among the other records of the key.
 _MOST_STORIES: Final = 10
 _NAMED: Final = 5  # topics, groups, missing stretches in a sentence
@@ -105,17 +108,16 @@ def inquire(
     }
     asked_at = _places(origins) | acknowledged_at(sent)
     around = files.around(_places(messages) | read_at | asked_at, _open_since(messages))
+    later = _begun_before_it_was_done(files, messages, wanted, around, found)
     ruling = rule(
-        around.renumbered([*messages, *sent]),
+        around.renumbered([*messages, *later, *sent]),
         config,
         evidence.logs.unreadable,
         still_written=evidence.logs.still_written,
         offsets={each.offset for each in asked_at},
         last_commits=around.ahead(last_commits),
         rolled_on=evidence.logs.rolled_on,
-        with_order=False,
     )
-    found += _ordered(around, wanted)
     workers = _workers(around, [*messages, *sent], evidence, config)
     found_stories = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
     if place is not None or sent:
@@ -211,7 +213,6 @@ def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: Rec
         offsets=[place.offset],
         last_commits=around.ahead(last_commits),
         rolled_on=evidence.logs.rolled_on,
-        with_order=False,
     )
     found_stories = stories_of_offset(place, (), around.events, ruling, _workers(around, (), evidence, config))
     if not found_stories:
@@ -247,16 +248,28 @@ def _first(wanted: Collection[Message], messages: Sequence[Event], found: list[s
     return sorted(wanted, key=lambda message: last[message])[-_MOST_STORIES:]
 
 
-def _ordered(around: Excerpt, wanted: Collection[Message]) -> list[str]:
-    """Return a sentence on what is not looked at where handlers of these messages have an order."""
+def _begun_before_it_was_done(
+    files: EventFiles, messages: Sequence[Event], wanted: Collection[Message], around: Excerpt, found: list[str]
+) -> list[Event]:
+    """Return the events of later messages that may have overtaken one of `wanted`, whose handler has an order."""
     said = [attributes(event["attrs"]).get("order") for event in around.events if event["event_type"] == EventCode.SESSION_START]
-    tables = [table for table in said if isinstance(table, dict)]
-    handlers = sorted({handler for _, handler, *_ in wanted if any(table.get(handler) in ("key", "partition") for table in tables)})
-    return [
-        f"{handler} keeps an order: whether a later message overtook this one is not told here, but by ackwise reconcile, which compares "
-        "all messages of a partition"
-        for handler in handlers
-    ]
+    ordered = {name for table in said if isinstance(table, dict) for name, order in table.items() if order in ("key", "partition")}
+    starts: dict[Place, int] = {}
+    for message in wanted:
+        mine = [event for event in messages if message_of(event) == message]
+        if message[1] not in ordered or not any(event["event_type"] in _STARTS for event in mine):
+            continue
+        last: dict[int, int] = {}
+        for event in mine:
+            last[event["writer_id"]] = max(event["seq"], last.get(event["writer_id"], 0))
+        until = max(event["event_ts"] for event in mine)
+        for event in files.begun_behind(Place(message[0][2], message[0][4], message[3]), message[1], until, last):
+            place = _origin(event)
+            starts[place] = min(event["event_ts"], starts.get(place, event["event_ts"]))
+    first = sorted(starts.keys() - _places(messages), key=lambda place: (starts[place], place))
+    if len(first) > _MOST_LATER:
+        found.append(f"{len(first):,} later messages began before it was done, and only the first {_MOST_LATER:,} were compared with it")
+    return files.at(first[:_MOST_LATER]) if first else []
 
 
 def _missing(around: Excerpt, evidence: Evidence, last_commits: Sequence[LastCommit]) -> list[str]:

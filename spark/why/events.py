@@ -21,7 +21,7 @@ from pyarrow.compute import call_function as call
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.progress.commitmetadata import LastCommit
-from ackwise.spark.events.arrays import Flags, arrow, is_there, no_rows
+from ackwise.spark.events.arrays import Flags, Numbers, arrow, is_there, no_rows
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.events.disputed import Disputed
 from ackwise.spark.events.exploding import EVENTS, IDENTIFIED, exploded, numbers_of
@@ -114,6 +114,23 @@ class EventFiles:
             for event in self._events(rows, lambda events: about_messages(events) & _has_one(hashes, events)):
                 found[Place(event["topic"], event["partition"], event["offset"])].add(event["event_type"])
         return found
+
+    def begun_behind(self, place: Place, handler: str, before: int, numbers: Mapping[int, int]) -> list[Event]:
+        """Return the starts of later messages of this partition by a handler, before a time, or before such an event of their worker."""
+
+        def choose(rows: pa.Table) -> Flags:
+            is_early = ints(rows["event_ts"]) < before
+            for writer, seq in numbers.items():
+                is_early |= (ints(rows["writer_id"]) == writer) & (ints(rows["seq"]) < seq)
+            is_start = has_any(rows, [E.CLAIMED, E.STARTED]) & is_one_of(rows["handler"], [handler])
+            return is_at(rows, place.topic, place.partition) & is_start & is_early
+
+        names = ("event_type", "topic", "partition", "offset", "last_offset", "handler", "event_ts", "writer_id", "seq")
+        groups = [group for group in self._groups if group.may_be_of(place.partition)]
+        rows = chosen_rows(
+            groups, names, lambda rows: choose(rows) & (np.maximum(ints(rows["offset"]), ints(rows["last_offset"])) > place.offset)
+        )
+        return self._events(rows, lambda events: about_messages(events) & choose(events) & (ints(events["offset"]) > place.offset))
 
     def sent_as(self, message_ids: Collection[str]) -> list[Event]:
         """Return the events of the producer side about these message ids."""
@@ -270,10 +287,15 @@ class EventFiles:
         return {} if rows is None else {row["writer_id"]: row for row in reversed(rows.to_pylist())}
 
 
+def _last_of(rows: pa.Table) -> Numbers:
+    """The last offset that each row is about."""
+    found: Numbers = np.maximum(ints(rows["offset"]), ints(rows["last_offset"]))
+    return found
+
+
 def _reach(topic: str, partition: int, offsets: Sequence[int], rows: pa.Table) -> Flags:
     """Which rows are about one of these offsets, which are in order, or are of a run that may have it."""
-    wanted, first = np.array(offsets), ints(rows["offset"])
-    last = np.maximum(first, ints(rows["last_offset"]))
+    wanted, first, last = np.array(offsets), ints(rows["offset"]), _last_of(rows)
     place = np.searchsorted(wanted, first)
     return is_at(rows, topic, partition) & (place < len(wanted)) & (wanted[np.minimum(place, len(wanted) - 1)] <= last)
 

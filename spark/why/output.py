@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ackwise.plugin.cli.console import new_table
-from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode
+from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode, Flag
 from ackwise.spark.why.answer import Answer
 from ackwise.spark.why.sent import SentMessage
 from ackwise.spark.why.story import Step, Story
@@ -20,6 +20,10 @@ from ackwise.spark.why.telling import iso, moment, rows, step_as_json, story_as_
 __all__ = ["show", "to_json"]
 
 _STYLES = {ExitCode.CLEAN: "green", ExitCode.ANOMALIES: "red", ExitCode.INCONCLUSIVE: "yellow"}
+
+
+#: The flags that another message is named beside.
+_OF_ORDER: Final = Flag.OVERTAKEN | Flag.MAYBE_OVERTAKEN
 
 
 def show(answer: Answer, console: Console) -> None:
@@ -63,7 +67,8 @@ def _show_story(story: Story, console: Console) -> None:
     console.print(Text.assemble((story.name, _STYLES[story.exit_code]), f": {story.meaning}"), soft_wrap=True)
     console.print(Text(f"why: {story.rule}"), soft_wrap=True)
     for flag in story.flags:
-        console.print(Text(f"flag: {flag.name}, {FLAG_MEANINGS[flag]}"), soft_wrap=True)
+        by = f", by {story.place._replace(offset=story.overtaken_by)}" if flag in _OF_ORDER and story.overtaken_by is not None else ""
+        console.print(Text(f"flag: {flag.name}, {FLAG_MEANINGS[flag]}{by}"), soft_wrap=True)
     for sentence in story.advice:
         console.print(Text(f"to do: {sentence}"), soft_wrap=True)
     if story.steps:

@@ -63,6 +63,8 @@ class Story:
     steps: Sequence[Step]
     others: Sequence[OtherRecord] = field(default=())
     dedup_hash: int | None = None
+    overtaken_by: int | None = None
+    """The offset of the later message of its key or partition that overtook it, or may have."""
 
     @property
     def name(self) -> str:
@@ -174,7 +176,10 @@ def _story(message: Message, about: Mapping[Message, list[Event]], around: Seque
     ]
     others = sorted((_record(mate, about[mate], ruling) for mate in mates), key=lambda record: (record.last_at, record.place))
     steps = _while_it_lasted({*_steps_of_message(mine, workers), *_steps_around(place, mine, around, workers)})
-    return Story(cluster, group, handler, epoch, topic_id, place, verdict, flags, logical and logical[0], steps, others, dedup_hash)
+    return Story(
+        *(cluster, group, handler, epoch, topic_id, place, verdict, flags),
+        logical and logical[0], steps, others, dedup_hash, ruling.overtaken.get(message),
+    )  # fmt: skip
 
 
 def _record(message: Message, events: Sequence[Event], ruling: Ruling) -> OtherRecord:

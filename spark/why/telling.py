@@ -31,6 +31,7 @@ def story_as_json(story: Story) -> dict[str, Any]:
         "verdict": story.name,
         "logical_verdict": None if story.logical is None else story.logical.name,
         "flags": [flag.name for flag in story.flags],
+        "overtaken_by": story.overtaken_by,
         "meaning": story.meaning,
         "rule": story.rule,
         "to_do": story.advice,

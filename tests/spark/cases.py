@@ -793,3 +793,49 @@ at_once = ordered(
 )
 for step in "CS":
     ran(at_once, "w1", " ".join(f"{offset}:{step}" for offset in range(200)))
+
+# What began too early counts although it failed, or was given up for good.
+ran(ordered("98h the later one of a key failed at first, and began too early", BOTH, "key", **PROVED), "w1", "0:C 1:CI 0:S", order_hash=7)
+ran(CASES["98h the later one of a key failed at first, and began too early"].history, "w1", "1:CS", order_hash=7, run=1)
+ran(
+    ordered("98i the later one of a key is a dead letter, and began too early", {0: ONCE, 1: DEAD}, "key", **PROVED),
+    "w1",
+    "0:C 1:CFX 0:S",
+    order_hash=7,
+)
+again = ordered("98j the later one of a partition failed while the earlier one waited", BOTH, "partition", **PROVED)
+ran(ran(again, "w1", "0:CI 1:CI"), "w1", IN_TURN, run=1)
+dead = ordered("98k the later one of a partition began before the dead letter", {0: DEAD, 1: ONCE}, "partition", **PROVED)
+ran(dead, "w1", "0:CF 1:C 0:X 1:S")
+# What was together in one call did not overtake each other.
+dead = ordered("98l of a call with two of a partition one is a dead letter", {0: DEAD, 1: ONCE}, "partition", **NOBODY)
+for offset in (0, 1):
+    dead.say("w1", f"{offset}:C", ago=30, exec_id=(dead.number("w1") << 20) + 1000 + offset)
+ran(dead, "w1", "1:S 0:F 0:X")
+again = ordered("98m of a call with two of a partition one failed, and the other was given back", BOTH, "partition", **NOBODY)
+ran(ran(again, "w1", "0:C 1:C 0:I 1:J"), "w1", IN_TURN, run=1)
+again = ordered("98n one that was given back is overtaken", BOTH, "key", **PROVED)
+ran(ran(again, "w1", "0:CJ 1:CS", order_hash=7), "w1", "0:CS", order_hash=7, run=1)
+for order, by in (("key", 7), ("partition", None)):
+    at_once = ordered(f"98o two of one hash in one call, by {order}", BOTH, order, **NOBODY)
+    for offset in (0, 1):
+        exec_id = (at_once.number("w1") << 20) + 1000 + offset
+        at_once.say("w1", f"{offset}:C", ago=30, exec_id=exec_id, order_hash=by)
+    ran(at_once, "w1", "0:S 1:S")
+    two = ordered(
+        f"98p both failed in one call, and ran in turn in another worker, by {order}", {0: TWICE, 1: TWICE}, order, "w1", "w2", **NOBODY
+    )
+    for offset in (0, 1):
+        two.say("w1", f"{offset}:C", ago=8000, exec_id=(two.number("w1") << 20) + 1000 + offset, order_hash=by)
+    ran(ran(two, "w1", "0:I 1:I", ago=7990), "w2", IN_TURN, ago=6000, order_hash=by)
+torn = ordered("98q of a call that failed one worker could tell of one message", {0: TWICE, 1: TWICE}, "partition", "w1", "w2", **NOBODY)
+for offset in (0, 1):
+    torn.say("w1", f"{offset}:C", ago=8000, exec_id=(torn.number("w1") << 20) + 1000 + offset)
+ran(ran(torn, "w1", "0:I", ago=7990), "w2", IN_TURN, ago=6000)
+two = ordered("98r another worker began too early, and the earlier one had failed before", BOTH, "partition", "w1", "w2", **PROVED)
+ran(ran(ran(two, "w1", "0:CI", ago=8000), "w2", "1:CS", ago=7900), "w1", "0:CS", ago=6000, run=1)
+ran(
+    ordered("98s one was left out, and ran last", ALL_THREE, "partition", flags={1: Flag.OVERTAKEN}, without={0: OVERTAKEN, 2: OVERTAKEN}),
+    "w1",
+    "0:CS 2:CS 1:CS",
+)

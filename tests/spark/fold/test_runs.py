@@ -16,7 +16,7 @@ from tests.spark.running import run
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold.clocks import FAR_AHEAD
 from ackwise.spark.fold.runs import NAMES, may_be_clean, over_epochs, paired, survey_of, without_start, words
-from ackwise.spark.kernels.runs import MESSAGES, messages
+from ackwise.spark.kernels.runs import BY_KEY_IN_TURN, IN_TURN, MESSAGES, PIECE, messages
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.session.rows import rows_of
 from ackwise.stores.journal.parquet import SCHEMA
@@ -69,8 +69,38 @@ def rows(*runs: dict[str, Any]) -> pa.Table:
 
 
 def of_runs(*runs: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in every_row(*runs) if row["code"] > 0]
+
+
+def every_row(*runs: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pa.concat_tables(messages(rows(*runs))).to_pylist()
     return found
+
+
+def piece(**others: Any) -> dict[str, Any]:
+    """What is said of a whole run row."""
+    (found,) = (row for row in every_row(RUN | others) if row["code"] < 0)
+    return {of: found[name] for of, name in PIECE.items()}
+
+
+def test_a_run_row_says_from_where_to_where_it_goes_and_when_it_ran() -> None:
+    found = {"low": 60, "high": 66, "first": 10, "last_start": 16, "last": 17, "began": 1000, "ended": 2030}
+    assert piece() == found | {"in_turn": IN_TURN | BY_KEY_IN_TURN}
+    assert piece(ok_n=0, ok_masks=None, ok_seqs=None)["last"] == 16
+
+
+@pytest.mark.parametrize(
+    ("others", "in_turn"),
+    [
+        ({"at_us": None}, IN_TURN | BY_KEY_IN_TURN),  # one call
+        ({"at_us": None, "seqs": [0, 4, 2, 6]}, 0),
+        ({"at_us": [0, 0, 5, 5], "seqs": [0, 1, 4, 5], "ok_seqs": [0, 0, 5, 6]}, IN_TURN | BY_KEY_IN_TURN),  # one after the other
+        ({"at_us": [0, 0, 5, 5], "seqs": [0, 1, 4, 5], "ok_seqs": [4, 0, 5, 6]}, IN_TURN),
+        ({"seqs": [0, 2, 2, 6]}, 0),
+    ],
+)
+def test_a_run_row_says_whether_its_messages_ran_in_turn(others: dict[str, Any], in_turn: int) -> None:
+    assert piece(**others)["in_turn"] == in_turn
 
 
 def test_a_run_row_stands_for_its_messages_by_rank_and_not_by_offset() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.cases import CASES, CONFIG
+from rich.console import Console
+from tests.spark.cases import CASES, CONFIG, ran
 from tests.spark.fuzz import universe
 from tests.spark.histories import TOPIC, History, write_in_runs
 from tests.spark.reconciling import name_of
@@ -18,7 +19,9 @@ from ackwise.spark.events.logs import Logs
 from ackwise.spark.events.sources import Evidence
 from ackwise.spark.reference.oracle import Message, Ruling, message_of, rule
 from ackwise.spark.vocabulary import Flag
+from ackwise.spark.why import answer as answer_module
 from ackwise.spark.why.answer import NoSuchRecord, inquire
+from ackwise.spark.why.output import show
 
 #: Seconds, where other processes keep the machine busy: thousands of histories are judged.
 pytestmark = pytest.mark.timeout(1200)
@@ -67,7 +70,7 @@ def said_by(whole: Ruling, topic: str, partition: int, offset: int) -> dict[tupl
     found: dict[tuple[str, int, str], tuple[str, int]] = {}
     for (where, handler, epoch, at), (verdict, flags) in whole.messages.items():
         if (where[2], where[4], at) == (topic, partition, offset):
-            found[handler, epoch, where[3]] = verdict.name, flags & ~(Flag.OVERTAKEN | Flag.MAYBE_OVERTAKEN)
+            found[handler, epoch, where[3]] = verdict.name, flags
     for where, offsets in whole.absent.items():
         if (where[2], where[4]) == (topic, partition) and offset in offsets:
             found["", 0, where[3]] = offsets[offset], 0
@@ -105,8 +108,18 @@ def test_what_is_said_of_very_many_histories_is_what_the_oracle_says_of_all_of_t
     assert told_otherwise(range(10, 200), tmp_path) == []
 
 
-def test_whether_a_message_of_an_order_was_overtaken_is_said_not_to_be_told(tmp_path: Path) -> None:
-    for order, said in (("key", 1), ("partition", 1), ("none", 0)):
-        history = History(f"by {order}").start("w1", order={"bill": order}).say("w1", "0:CS 1:CS", order_hash=7)
-        answer = inquire(f"{TOPIC}/0/0", evidence_of(tmp_path / order, history.events, 6, {}), CONFIG)
-        assert len([each for each in answer.found if each.startswith("bill keeps an order: whether a later message overtook")]) == said
+def test_who_overtook_a_message_of_an_order_is_named(tmp_path: Path) -> None:
+    history = ran(History("g").start("w1", order={"bill": "key"}), "w1", "0:C 1:C 2:CS 1:S 0:S", order_hash=7)
+    answer = inquire(f"{TOPIC}/0/0", evidence_of(tmp_path, history.events, 6, {}), CONFIG)
+    assert [(story.flags, story.overtaken_by) for story in answer.stories] == [(Flag.OVERTAKEN, 1)]
+    console = Console(record=True, width=200)
+    show(answer, console)
+    assert "flag: OVERTAKEN, a later one of its key or partition began before it was done, by orders/0/1" in console.export_text()
+
+
+def test_of_very_many_later_messages_the_first_to_begin_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_module, "_MOST_LATER", 2)
+    history = ran(History("g").start("w1", order={"bill": "key"}), "w1", "0:C 3:CS 1:CS 2:CS 0:S", order_hash=7)
+    answer = inquire(f"{TOPIC}/0/0", evidence_of(tmp_path, history.events, 6, {}), CONFIG)
+    assert [(story.flags, story.overtaken_by) for story in answer.stories] == [(Flag.OVERTAKEN, 3)]
+    assert answer.found == ["3 later messages began before it was done, and only the first 2 were compared with it"]
