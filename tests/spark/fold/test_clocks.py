@@ -114,6 +114,7 @@ DAYS, W3 = 24 * HOUR, range(2, 90, 3)
 DATED = {
     "one in a thousand years": (dated({5: 365_000 * DAYS}), None),
     "fewer than others": (dated(dict.fromkeys(W3[:14], 2 * DAYS)), None),
+    "fewer than others, though the clock is behind": (dated(dict.fromkeys(W3[10:], -2 * DAYS), {"w3": -2 * DAYS}), None),
     "most, and later than now": (dated(dict.fromkeys(W3, 2 * DAYS)), None),
     "most, as the clock is behind": (dated({}, {"w3": -2 * DAYS}), 2 * DAYS),
     "the same, and one in a thousand years": (dated({5: 365_000 * DAYS}, {"w3": -2 * DAYS}), None),

@@ -118,8 +118,11 @@ def test_a_run_row_stands_for_its_messages_by_rank_and_not_by_offset() -> None:
     assert {(row["clock"], row["ok_clock"]) for row in found} == {(-4000, -4000), (-4000, None)}
 
 
-def test_successes_of_a_run_count_for_the_clocks_and_the_life_of_its_writer(local: SparkSession) -> None:
-    found = of_runs({**RUN, "ok_mono_ns": 9_000_000})
+@pytest.mark.parametrize(("ok_mono_ns", "low", "high"), [(9_000_000, -7000, -4000), (3_000_000, -4000, -1000)])
+def test_successes_of_a_run_count_for_the_clocks_and_the_life_of_its_writer(
+    local: SparkSession, ok_mono_ns: int, low: int, high: int
+) -> None:
+    found = of_runs({**RUN, "ok_mono_ns": ok_mono_ns})
     given = rows_of(local, [[row[name] for name in MESSAGES.names] for row in found], ", ".join(f"{name} long" for name in MESSAGES.names))
     numbers = {"writer_id", "mk", "pk", "partition", "dedup_epoch"}
     named = rows_of(
@@ -128,7 +131,7 @@ def test_successes_of_a_run_count_for_the_clocks_and_the_life_of_its_writer(loca
         ", ".join(f"{name} {'long' if name in numbers else 'string'}" for name in NAMES),
     )
     (row,) = survey_of(given, named).collect()
-    assert (row["first_ts"], row["last_ts"], row["clock_low"], row["clock_high"]) == (1000, 2030, -7000, -4000)
+    assert (row["first_ts"], row["last_ts"], row["clock_low"], row["clock_high"]) == (1000, 2030, low, high)
 
 
 def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
@@ -148,6 +151,7 @@ def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
         {"n": 2**31 - 1, "last_offset": 2**31 + 58, "masks": None},
         {"offset": -4},
         {"last_offset": 2**62},
+        {"offset": 2**62 + 60, "last_offset": 2**62 + 66},
         {"last_offset": 59},
         {"last_offset": 67},
         {"offset": 61},
