@@ -58,7 +58,7 @@ def _checked(rows: DataFrame) -> DataFrame:
         number = F.unix_micros(name) if name.endswith("_ts") else F.col(name)
         is_run &= F.coalesce((number > before) & (number < after), F.lit(True))
     words = F.shiftright(last, 6) - F.shiftright(first, 6) + 1
-    is_right = F.coalesce(F.size("masks") == words, F.lit(True)) & F.coalesce(F.size("ok_masks") == words, F.lit(True))
+    is_right = reduce(operator.and_, (F.col(name).isNull() | (F.size(name) == words) for name in ("masks", "ok_masks")))
     for name in _LISTS:
         least = 0 if "seqs" in name else -_FAR
         known = F.col(name) if "hashes" in name else F.filter(F.col(name), lambda each: (each >= least) & (each <= _FAR))  # noqa: B023
