@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyarrow.compute import SortOptions
 from pyarrow.compute import call_function as call
 
-from ackwise.spark.events.arrays import Flags, Numbers, arrow, is_there, no_rows, numbers
 from ackwise.spark.events.exploding import NUMBERED, exploded, numbered
 from ackwise.spark.events.reading import read
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there, no_rows, numbers
 from ackwise.stores.journal.parquet import SCHEMA
 
 __all__ = ["Differing", "differing"]

@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyarrow.compute import call_function as call
 
 from ackwise.middleware.events import EVENT_COLUMNS, EventCode
-from ackwise.spark.events.arrays import Flags, Numbers, arrow, is_there, numbers
 from ackwise.spark.events.numbers import Runs, runs_in
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there, numbers
+from ackwise.spark.kernels.runs import RunRows
 from ackwise.stores.journal.parquet import SCHEMA
-from ackwise.stores.journal.runs import END, LONGEST
 
 __all__ = ["EVENTS", "IDENTIFIED", "NUMBERED", "Numbered", "exploded", "numbered", "numbers_of"]
 
@@ -21,16 +21,18 @@ __all__ = ["EVENTS", "IDENTIFIED", "NUMBERED", "Numbered", "exploded", "numbered
 EVENTS: Final = pa.schema([SCHEMA.field(column.name) for column in EVENT_COLUMNS])
 #: Columns of lists with a value of each message.
 _LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "took_us", "ok_us", "ok_seqs")
-_LAID: Final = ("n", "ok_n", "offset", "last_offset", "masks", "ok_masks")
-#: The columns that `numbered` needs: a row that contradicts itself by any of its lists is one event.
+_LAID: Final = ("n", "ok_n", "offset", "last_offset", "masks", "ok_masks", "exec_id", "event_ts", "ok_ts", "mono_ns", "ok_mono_ns")
+#: The columns that `numbered` needs: a row that contradicts itself by any of its numbers is one event.
 NUMBERED: Final = ("seq", "ok_seq", *_LAID, *_LISTS)
+#: What `RunRows` needs, and what it calls a column otherwise.
+_LAID_OUT: Final = [*NUMBERED]
+_NAMES: Final = {"event_ts": "ts"}
 #: A start and a success without one of these are no events, see `project`.
 _OF_START: Final = ("writer_id", "event_type", "event_ts")
 _OF_SUCCESS: Final = ("writer_id", "ok_ts")
 #: The columns that `numbers_of` needs.
-IDENTIFIED: Final = (*_OF_START, "ok_ts", *NUMBERED)
+IDENTIFIED: Final = ("writer_id", "event_type", *NUMBERED)
 _OF_STARTS: Final = ("lost", "took_unreleased", "attrs", "error", "level", "due_ts")
-_BITS: Final = 64
 
 
 def exploded(rows: pa.Table, *also: str) -> pa.Table:
@@ -98,7 +100,8 @@ class _Events:
         is_run, is_success = arrow(self._is_run), arrow(self.is_success)
         after = call("coalesce", [self._either("ok_us", "at_us", self._listed), _scalar(0)])
         took = call("coalesce", [self._listed("took_us"), _numbers(self.of_row("duration_us"))])
-        is_told = arrow(~(self._is_run & is_there(self.of_row("ok_n"))) | self.is_success)
+        has_ok = self._is_run & (numbers(self.of_row("ok_n"), 0) > 0)
+        is_told = arrow(~has_ok | self.is_success)
         record_ts = call("multiply", [self._listed("record_ms"), _scalar(1000)])
         own = {name: self.of_row(name) for name in ("event_type", "order_hash", "record_ts", "dedup_hash", *_OF_STARTS)}
         start = {name: call("if_else", [is_success, _null(own[name].type), own[name]]) for name in _OF_STARTS}
@@ -133,62 +136,17 @@ class _Messages:
     """The messages of rows. A row without `n`, and one that contradicts itself, is one; the latter has no offset."""
 
     def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-        self._n, self._first, self._last = (numbers(rows[name], -1) for name in ("n", "offset", "last_offset"))
-        self._words = (self._last >> 6) - (self._first >> 6) + 1
-        self.is_run = self._is_right()
-        row, offset = self._masked()
-        self.is_run &= ~is_there(rows["masks"]) | (np.bincount(row, minlength=len(rows)) == self._n)
-        kept = self.is_run[row]
-        self._lay_out(row[kept], offset[kept])
-
-    def _lay_out(self, masked: Numbers, offsets: Numbers) -> None:
-        sizes = np.where(self.is_run, self._n, 1)
+        has_n = is_there(rows["n"])
+        runs = RunRows(rows.filter(arrow(has_n)).select(_LAID_OUT).rename_columns([_NAMES.get(name, name) for name in _LAID_OUT]))
+        self.is_run = np.zeros(len(rows), np.bool_)
+        self.is_run[np.flatnonzero(has_n)[runs.is_well_formed]] = True
+        sizes = np.where(self.is_run, numbers(rows["n"], 1), 1)
         self.row = np.repeat(np.arange(len(sizes)), sizes)
         self.rank = np.arange(len(self.row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self.offset = self._first[self.row] + self.rank
-        has_masks = np.zeros(len(sizes), np.bool_)
-        has_masks[masked] = True
-        self.offset[has_masks[self.row]] = offsets
-        self.has_offset = (self.is_run | (is_there(self._rows["offset"]) & ~is_there(self._rows["n"])))[self.row]
-        self.is_ok = self._successes()
-
-    def _is_right(self) -> Flags:
-        """Which rows are of runs, as far as it is to be seen without looking into masks."""
-        n, span, there = self._n, self._last - self._first, {name: is_there(self._rows[name]) for name in (*_LAID, *_LISTS)}
-        right = there["n"] & there["offset"] & there["last_offset"] & (n >= 1) & (self._first >= 0) & (self._last >= self._first)
-        right &= (self._last < END) & (span >= n - 1) & (span < LONGEST)
-        right &= there["masks"] | (n == span + 1)
-        for name in ("masks", "ok_masks"):
-            right &= ~there[name] | (_lengths(self._rows[name]) == self._words)
-        for name in _LISTS:
-            right &= ~there[name] | (_lengths(self._rows[name]) == n)
-        found: Flags = right
-        return found
-
-    def _masked(self) -> tuple[Numbers, Numbers]:
-        """The row and the offset of each message of the runs that have masks."""
-        lists = _one(self._rows["masks"])
-        rows = np.flatnonzero(self.is_run & is_there(self._rows["masks"]))
-        sizes = self._words[rows]
-        row = np.repeat(rows, sizes)
-        word = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        masks = numbers(lists.flatten(), 0)[_begins(lists)[row] + word]
-        places = np.flatnonzero(np.unpackbits(masks.view(np.uint8), bitorder="little"))
-        at = places // _BITS
-        row, offset = row[at], (((self._first[row] >> 6) + word) * _BITS)[at] + places % _BITS
-        within = (offset >= self._first[row]) & (offset <= self._last[row])
-        return row[within], offset[within]
-
-    def _successes(self) -> Flags:
-        """Which of the messages have a success in the same row."""
-        lists = _one(self._rows["ok_masks"])
-        found: Flags = (self.is_run & is_there(self._rows["ok_n"]))[self.row]
-        of_masks = np.flatnonzero(found & is_there(self._rows["ok_masks"])[self.row])
-        row, offset = self.row[of_masks], self.offset[of_masks]
-        masks = numbers(lists.flatten(), -1)[_begins(lists)[row] + (offset >> 6) - (self._first[row] >> 6)]
-        found[of_masks] = masks >> (offset & (_BITS - 1)) & 1
-        return found
+        of_runs = self.is_run[self.row]
+        self.offset, self.is_ok = numbers(rows["offset"], -1)[self.row], np.zeros(len(self.row), np.bool_)
+        self.offset[of_runs], self.is_ok[of_runs] = runs.offset, runs.is_ok
+        self.has_offset = of_runs | (is_there(rows["offset"]) & ~has_n)[self.row]
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -14,11 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ackwise.middleware.events import EventCode
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there, numbers
 
-__all__ = ["BY_KEY_IN_TURN", "IN_TURN", "MESSAGES", "PIECE", "messages"]
+__all__ = ["BY_KEY_IN_TURN", "IN_TURN", "MESSAGES", "PIECE", "RunRows", "messages"]
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 
 #: The offsets of a run are within so many, and below this bound.
@@ -76,14 +75,14 @@ def messages(rows: pa.Table) -> Iterator[pa.Table]:
     for place in np.unique(parts):
         first, after = np.searchsorted(parts, (place, place + 1))
         some = rows.slice(first, after - first)
-        runs = _Runs(some)
+        runs = RunRows(some)
         yield _messages(runs)
         yield _pieces(runs)
         if not runs.is_well_formed.all():
-            yield _strange(some.filter(pa.array(~runs.is_well_formed)))
+            yield _strange(some.filter(arrow(~runs.is_well_formed)))
 
 
-def _messages(runs: _Runs) -> pa.Table:
+def _messages(runs: RunRows) -> pa.Table:
     row, is_ok = runs.row_of_message, runs.is_ok
     is_same, (took, has_took) = runs.is_there("duration_us")[row], runs.of_each("took_us")
     record_ms, has_record = runs.of_each("record_ms")
@@ -104,10 +103,10 @@ def _messages(runs: _Runs) -> pa.Table:
         "ok_clock": ((runs.number("ok_ts") - runs.number("ok_mono_ns") // 1000)[row], is_ok & runs.is_there("ok_mono_ns")[row]),
         "misstated": (runs.misstated()[row].astype(np.int64), None),
     }
-    return pa.table([_array(*columns[name]) for name in MESSAGES.names], schema=MESSAGES)
+    return pa.table([arrow(*columns[name]) for name in MESSAGES.names], schema=MESSAGES)
 
 
-def _pieces(runs: _Runs) -> pa.Table:
+def _pieces(runs: RunRows) -> pa.Table:
     row, is_ok = runs.row_of_message, runs.is_ok
     seq, ts = runs.numbered("seq", "seqs"), runs.timed("ts", "at_us")
     end, end_ts = (np.where(is_ok, ok, own) for ok, own in ((runs.numbered("ok_seq", "ok_seqs"), seq), (runs.timed("ok_ts", "ok_us"), ts)))
@@ -140,7 +139,7 @@ def _strange(rows: pa.Table) -> pa.Table:
     return pa.table([known.get(name, pa.nulls(len(rows), pa.int64())) for name in MESSAGES.names], schema=MESSAGES)
 
 
-class _Runs:
+class RunRows:
     """Those of the run rows that do not contradict themselves, laid out as words and as messages in the order of their offsets."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -156,12 +155,12 @@ class _Runs:
 
     def is_there(self, name: str) -> Flags:
         """Whether a row has the value."""
-        return _is_there(self._rows[name])
+        return is_there(self._rows[name])
 
     def of_each(self, name: str) -> tuple[Numbers, Flags]:
         """The value of each message in a column of lists, 0 for none, and whether there is one."""
         lists, row = self._rows[name], self.row_of_message
-        there = _is_there(lists)[row]
+        there = is_there(lists)[row]
         found = np.zeros(len(row), np.int64)
         found[there] = _flat(lists)[_begins(lists)[row[there]] + self.rank[there]]
         return found, there
@@ -178,7 +177,7 @@ class _Runs:
         return numbers
 
     def _lay_out(self, rows: pa.Table) -> None:
-        self._rows = rows if self.is_well_formed.all() else rows.filter(pa.array(self.is_well_formed))
+        self._rows = rows if self.is_well_formed.all() else rows.filter(arrow(self.is_well_formed))
         first, last = self.number("offset"), self.number("last_offset")
         self._sizes = (last >> _SHIFT) - (first >> _SHIFT) + 1  # in words
         self._starts = np.cumsum(self._sizes) - self._sizes
@@ -205,7 +204,7 @@ class _Runs:
     def _masks(self, name: str, default: Words) -> Words:
         """The masks of a column, word by word; of rows without a list, or with one of another length, the default."""
         lists = self._rows[name]
-        chosen = (_is_there(lists) & (_lengths(lists) == self._sizes))[self._row_of_word]
+        chosen = (is_there(lists) & (_lengths(lists) == self._sizes))[self._row_of_word]
         found = default.copy()
         found[chosen] = _flat(lists)[_begins(lists)[self._row_of_word[chosen]] + self._place[chosen]].view(np.uint64)
         return found
@@ -225,9 +224,9 @@ class _Runs:
             lists = self._rows[name]
             wrong |= self.is_there(name) & (_lengths(lists) != number)
             values = _one(lists).flatten()
-            is_wrong = values.is_null().to_numpy(zero_copy_only=False)
+            is_wrong = ~is_there(values)
             if "hashes" not in name:
-                is_wrong = is_wrong | ((numbers := _flat(lists)) != np.clip(numbers, 0 if "seqs" in name else -_FAR, _FAR))
+                is_wrong = is_wrong | ((given := _numbers(values)) != np.clip(given, 0 if "seqs" in name else -_FAR, _FAR))
             if is_wrong.any():
                 wrong[np.repeat(np.arange(rows), _lengths(lists))[is_wrong]] = True
         return wrong
@@ -252,8 +251,9 @@ def _within_bounds(rows: pa.Table) -> Flags:
     """Whether the numbers of a row are such that it can be laid out at all."""
     offset, last, number, successes = (_numbers(rows[name]) for name in ("offset", "last_offset", "n", "ok_n"))
     found: Flags = (offset >= 0) & (last >= offset) & (last < BOUND) & (number > 0) & (successes >= 0) & (successes <= number)
+    found &= is_there(rows["offset"]) & is_there(rows["last_offset"])
     found &= np.where(found, last - offset, 0) < MOST_OFFSETS
-    found &= (successes == 0) | (_is_there(rows["ok_ts"]) & _is_there(rows["ok_seq"]))
+    found &= (successes == 0) | (is_there(rows["ok_ts"]) & is_there(rows["ok_seq"]))
     found &= _numbers(rows["exec_id"]) < 2**63 - MOST_OFFSETS
     for name, (before, after) in _BOUNDS.items():
         number = _numbers(rows[name])
@@ -277,24 +277,16 @@ def _highest(words: Words) -> Numbers:
     return found
 
 
-def _numbers(column: pa.ChunkedArray) -> Numbers:
-    found: Numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
-    return found
-
-
-def _is_there(column: pa.ChunkedArray) -> Flags:
-    found: Flags = column.is_valid().to_numpy()
-    return found
+def _numbers(column: Any) -> Numbers:
+    return numbers(column, 0)
 
 
 def _flat(lists: pa.ChunkedArray) -> Numbers:
-    values: Numbers = _one(lists).flatten().cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return values
+    return _numbers(_one(lists).flatten())
 
 
 def _lengths(lists: pa.ChunkedArray) -> Numbers:
-    found: Numbers = lists.combine_chunks().value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    return _numbers(_one(lists).value_lengths())
 
 
 def _begins(lists: pa.ChunkedArray) -> Numbers:
@@ -305,7 +297,3 @@ def _begins(lists: pa.ChunkedArray) -> Numbers:
 
 def _one(lists: pa.ChunkedArray) -> Any:
     return lists.combine_chunks()
-
-
-def _array(values: Numbers, there: Flags | None) -> pa.Array:
-    return pa.array(values, mask=None if there is None else ~there)

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from ackwise.middleware.events import EventCode as E
-from ackwise.spark.events.arrays import Flags, Numbers, arrow, is_there
 from ackwise.spark.events.numbers import Run
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there
 from ackwise.spark.why.columns import alike, has_any, ints, keys_of
 
 __all__ = ["telling", "telling_looks"]

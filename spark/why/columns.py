@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
 
-from ackwise.spark.events.arrays import Flags, Numbers, arrow, is_there, numbers, texts
 from ackwise.spark.events.schema import MESSAGE_CODES, NO_OFFSET
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there, numbers, texts
 
 __all__ = ["COLUMNS", "about_messages", "alike", "has_any", "ints", "is_at", "is_one_of", "keys_of"]
 

@@ -21,7 +21,6 @@ from pyarrow.compute import call_function as call
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.progress.commitmetadata import LastCommit
-from ackwise.spark.events.arrays import Flags, Numbers, arrow, is_there, no_rows
 from ackwise.spark.events.attributes import attributes, whole_number
 from ackwise.spark.events.disputed import Disputed
 from ackwise.spark.events.exploding import EVENTS, IDENTIFIED, exploded, numbers_of
@@ -29,6 +28,7 @@ from ackwise.spark.events.numbers import Run, joined, without
 from ackwise.spark.events.reading import RowGroup, read, row_groups
 from ackwise.spark.events.schema import MESSAGE_CODES, NO_OFFSET
 from ackwise.spark.events.sources import events_of
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there, no_rows
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.around import telling, telling_looks
 from ackwise.spark.why.columns import COLUMNS, about_messages, alike, has_any, ints, is_at, is_one_of, keys_of

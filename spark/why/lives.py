@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from ackwise.middleware.events import EventCode as E
-from ackwise.spark.events.arrays import Numbers, arrow, is_there, no_rows, numbers
 from ackwise.spark.events.reading import RowGroup, for_each, opened
 from ackwise.spark.events.schema import MESSAGE_CODES
+from ackwise.spark.kernels.arrays import Numbers, arrow, is_there, no_rows, numbers
 from ackwise.spark.why.columns import COLUMNS, alike, has_any, ints
 from ackwise.spark.why.scanning import batches_of
 from ackwise.stores.journal.parquet import SCHEMA

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ackwise.spark.events.arrays import Flags, Numbers, arrow, no_rows
 from ackwise.spark.events.reading import RowGroup, by_file, for_each, opened
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, no_rows
 from ackwise.stores.journal.parquet import SCHEMA
 
 __all__ = ["Choice", "Part", "batches_of", "chosen_rows", "parts_of"]

@@ -150,6 +150,8 @@ def test_a_run_row_without_lists_is_consecutive_and_all_at_once() -> None:
         {"n": -1},
         {"n": 2**31 - 1, "last_offset": 2**31 + 58, "masks": None},
         {"offset": -4},
+        {"offset": None, "n": 6, "masks": None, "last_offset": 5},
+        {"last_offset": None},
         {"last_offset": 2**62},
         {"offset": 2**62 + 60, "last_offset": 2**62 + 66},
         {"last_offset": 59},
