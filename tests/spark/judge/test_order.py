@@ -18,8 +18,10 @@ from tests.spark.reference.test_oracle import check, told
 from tests.spark.report.reports import CLAIMED
 from tests.spark.running import run
 
+from ackwise.middleware.events import EventCode
 from ackwise.spark.bins.session import binned, in_this_process
 from ackwise.spark.follow.red import red_of
+from ackwise.spark.kernels.order import BY_PARTITION, PIECES, STEPS, overtaken, unproved
 from ackwise.spark.local.session import local_engine
 from ackwise.spark.vocabulary import Flag, Verdict
 
@@ -118,3 +120,30 @@ def test_a_flag_that_makes_a_message_red_is_an_alarm_of_follow(tmp_path: Path) -
     assert {kind.verdict: ranges for kind, ranges in red_of(report).present.items()} == {"OVERTAKEN": [(1, 2)]}
     strict = replace(report, config=replace(report.config, strict=True))
     assert {kind.verdict for kind in red_of(strict).present} == {"OVERTAKEN", "MAYBE_OVERTAKEN"}
+
+
+@pytest.mark.parametrize("order", ["key", "none"])
+def test_a_worker_that_says_no_order_keeps_none(local: SparkSession, tmp_path: Path, order: str) -> None:
+    history = ran(shop(order).say("w1", "RECEIVED_RANGE[0,2)"), "w1", "1:CS 0:CS", order_hash=KEY).say("w1", "W=2")
+    found = run(local, [write_parquet(tmp_path / "events.parquet", history.events)], CONFIG).rulings["g"].messages
+    flags = {offset: flag for (*_, offset), (_, flag) in found.items()}
+    assert flags == {0: Flag.OVERTAKEN if order == "key" else Flag(0), 1: Flag(0)}
+
+
+@pytest.mark.parametrize("in_turn", [0, 1])
+def test_messages_of_one_run_row_are_compared_unless_it_has_them_in_turn(in_turn: int) -> None:
+    piece = {**dict.fromkeys(PIECES, 0), "mk": 7, "writer_id": 1, "low": 60, "high": 70, "last": 9, "ended": 9, "in_turn": in_turn}
+    found = pa.concat_tables(unproved(pa.table({name: pa.array([piece[name]], pa.int64()) for name in PIECES})))
+    assert [(row["mk"], row["word"]) for row in found.to_pylist()] == ([] if in_turn else [(7, 0), (7, 1)])
+
+
+@pytest.mark.parametrize(("began", "expected"), [(2, []), (0, [(0, 1)])])
+def test_successes_that_a_partition_tells_in_a_portion_overtake_nobody(began: int, expected: list[tuple[int, int]]) -> None:
+    steps = [
+        {"offset": 0, "exec_id": 1, "seq": 1, "ts": 10, "end_seq": 5, "end_ts": 50},
+        {"offset": 1, "exec_id": 2, "seq": began, "ts": 10 * began, "end_seq": 6, "end_ts": 60},
+    ]
+    same = {"mk": 7, "writer_id": 1, "kind": BY_PARTITION, "code": int(EventCode.CLAIMED), "key": None, "is_out": 0}
+    rows = pa.table({name: pa.array([(same | step)[name] for step in steps], pa.int64()) for name in STEPS})
+    found = [row for table in overtaken(rows, grace=0, wrong=(), blind=()) for row in table.to_pylist()]
+    assert [(row["offset"], row["overtaken_by"]) for row in found] == expected
