@@ -35,7 +35,7 @@ def of_messages(settled: DataFrame, named: DataFrame, *, provisional: bool) -> D
 def of_keys(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFrame:
     """The steps for messages whose key was ran successfully more than once, from the dedup hashes in `failed`."""
     repeated = failed.where(F.col("logical_verdict") == LogicalVerdict.LOGICAL_DUPLICATE)
-    found = settled.where("ran_under_claim").join(repeated, ["scope", "dedup_hash"])
+    found = settled.where("ran_under_claim").join(F.broadcast(repeated), ["scope", "dedup_hash"])
     return _merged(with_names(found, named).withColumn("verdict", F.lit(LogicalVerdict.LOGICAL_DUPLICATE.name)))
 
 

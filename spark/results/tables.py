@@ -138,7 +138,7 @@ def range_rows(messages: DataFrame, named: DataFrame) -> DataFrame:
 
 def logical_rows(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFrame:
     """One row per message whose dedup hash has a logical verdict."""
-    return with_names(settled.join(failed, ["scope", "dedup_hash"]), named).select(
+    return with_names(settled.join(F.broadcast(failed), ["scope", "dedup_hash"]), named).select(
         *_MESSAGE,
         "dedup_hash",
         name_of("logical_verdict", LogicalVerdict).alias("logical_verdict"),
