@@ -169,7 +169,7 @@ class _Messages:
         mk, offset = (self.runs[name][self.begins] for name in ("mk", "offset"))
         for letter in firsts:
             low, high = np.searchsorted(mk, letters["mk"][letter]), np.searchsorted(mk, letters["mk"][letter], "right")
-            message = low + np.searchsorted(offset[low:high], letters["offset"][letter])
+            message = int(low + np.searchsorted(offset[low:high], letters["offset"][letter]))
             if message == high or offset[message] != letters["offset"][letter]:
                 continue
             self.done["ts"][message] = min(self.done["ts"][message], letters["ts"][letter])

@@ -692,10 +692,11 @@ class _Court:
                 continue
             lane = starts[message[:3], order, done.key if order == "key" else None]
             late = [(offset, run) for offset, run in lane if offset > message[3] and _overtook(run, execution, by_key=order == "key")]
+            by = done.writer
             overtakers = [
                 (not self._is_sure(message, done, first), first.ts, offset)
                 for writer, of in _grouped(late, lambda each: each[1].writer).items()
-                for offset, first in [min(of, key=lambda each: (each[1].seq if writer == done.writer else each[1].ts, each[0]))]
+                for offset, first in [min(of, key=lambda each: (each[1].seq if writer == by else each[1].ts, each[0]))]
             ]
             if overtakers:
                 unsure, _, offset = min(overtakers)
