@@ -72,10 +72,11 @@ def _checked(rows: DataFrame) -> DataFrame:
     )
     # One after the other: no list is made of a row that can't have it.
     right = F.when(is_run, F.when(is_right, is_in & is_ok).otherwise(F.lit(False))).otherwise(F.lit(False))
-    right = F.coalesce(right, F.lit(False))  # without `n` it is not right either
-    kept = {name: F.when(right, F.col(name)) for name in ("n", "masks", "ok_masks", *_LISTS)}
-    ok_n = F.when(right & (successes > 0), F.col("ok_n"))
-    return rows.withColumns({**kept, "ok_n": ok_n, "offset": F.when(n.isNull() | right, F.col("offset"))})
+    # A column, since its text is long and an engine reads it wherever it stands. Without `n` a row is not right either.
+    judged, is_right = rows.withColumn("is_right", F.coalesce(right, F.lit(False))), F.col("is_right")
+    kept = {name: F.when(is_right, F.col(name)) for name in ("n", "masks", "ok_masks", *_LISTS)}
+    ok_n = F.when(is_right & (successes > 0), F.col("ok_n"))
+    return judged.withColumns({**kept, "ok_n": ok_n, "offset": F.when(n.isNull() | is_right, F.col("offset"))})
 
 
 def _outside(masks: str, all_masks: str | None = None) -> Column:
