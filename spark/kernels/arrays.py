@@ -36,7 +36,7 @@ def texts(values: Collection[str]) -> pa.Array:
 
 
 def numbers(column: Any, none: int) -> Numbers:
-    """Return the numbers of a column, times as microseconds and flags as 0 and 1; `none` for null."""
+    """Return the numbers of a column, times as microseconds and flags as 0 and 1; `none` for null. They are not to be changed."""
     found = [_numbers_of(chunk, none) for chunk in _chunks(column)]
     return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.int64), *found])
 
@@ -60,9 +60,10 @@ def _numbers_of(array: pa.Array, none: int) -> Numbers:
         values = _unpacked(content, array)
     else:
         values = np.frombuffer(content, _KINDS[array.type.bit_width], len(array) + array.offset)[array.offset :]
+    if not array.null_count:
+        return values.astype(np.int64, copy=False)
     found: Numbers = values.astype(np.int64)
-    if array.null_count:
-        found[~_is_valid(array)] = none
+    found[~_is_valid(array)] = none
     return found
 
 

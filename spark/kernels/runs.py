@@ -159,11 +159,16 @@ class RunRows:
 
     def of_each(self, name: str) -> tuple[Numbers, Flags]:
         """The value of each message in a column of lists, 0 for none, and whether there is one."""
-        lists, row = self._rows[name], self.row_of_message
-        there = is_there(lists)[row]
-        found = np.zeros(len(row), np.int64)
-        found[there] = _flat(lists)[_begins(lists)[row[there]] + self.rank[there]]
-        return found, there
+        if name not in self._of_each:
+            lists = self._rows[name]
+            there, values = is_there(lists)[self.row_of_message], _flat(lists)
+            if len(values) < len(there):
+                found = np.zeros(len(there), np.int64)
+                found[there] = values
+            else:
+                found = values
+            self._of_each[name] = found, there
+        return self._of_each[name]
 
     def timed(self, first: str, after: str) -> Numbers:
         """The time of each message."""
@@ -177,6 +182,7 @@ class RunRows:
         return numbers
 
     def _lay_out(self, rows: pa.Table) -> None:
+        self._of_each: dict[str, tuple[Numbers, Flags]] = {}
         self._rows = rows if self.is_well_formed.all() else rows.filter(arrow(self.is_well_formed))
         first, last = self.number("offset"), self.number("last_offset")
         self._sizes = (last >> _SHIFT) - (first >> _SHIFT) + 1  # in words
