@@ -212,7 +212,10 @@ class Journal:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(self._written, writing)
 
-        self._writing = self._log_thread.submit(self._log.write)
+        try:
+            self._writing = self._log_thread.submit(self._log.write)
+        except RuntimeError as error:  # no thread can be started, or the interpreter ends
+            raise EventLogUnavailable(f"event log {self.root}: no thread can write it: {error}") from error
         self._writing.add_done_callback(tell)
 
     def _seal(self) -> None:
@@ -223,6 +226,14 @@ class Journal:
 
     def _written(self, writing: Future[None]) -> None:
         self._writing, error = None, writing.exception()
+        # First of all: nothing that fails here may keep a flush waiting.
+        self._waiting = [(goal, waiter) for goal, waiter in self._waiting if not self._tell(goal, waiter, error)]
+        if self._waiting:  # for what was recorded since this write began
+            try:
+                self._start_writing()
+            except EventLogUnavailable as failed:
+                for _, waiter in self._waiting:
+                    waiter.set_exception(failed)
         if error is not None:
             if not self._is_failing:
                 log.warning("the event log can't be written, none of its events is dropped", folder=str(self.root), error=said(error))
@@ -230,13 +241,6 @@ class Journal:
             log.warning("the event log is written again, nothing is missing", folder=str(self.root))
         self._is_failing = error is not None
         self._roll_finished()
-        self._waiting = [(goal, waiter) for goal, waiter in self._waiting if not self._tell(goal, waiter, error)]
-        if self._waiting:  # for what was recorded since this write began
-            try:
-                self._start_writing()
-            except EventLogUnavailable as closed:
-                for _, waiter in self._waiting:
-                    waiter.set_exception(closed)
 
     def _tell(self, goal: int, waiter: asyncio.Future[None], error: BaseException | None) -> bool:
         """Return whether `waiter` waits no longer."""

@@ -273,6 +273,37 @@ async def test_a_file_is_rolled_when_it_has_enough_events(tmp_path: Path) -> Non
         assert [row.seq for row in rows(tmp_path)] == [10]
 
 
+async def test_flushes_end_where_nothing_can_be_rolled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with journal(tmp_path) as sink:
+        with monkeypatch.context() as broken:
+            broken.setattr(sink, "_roll_finished", refuse)
+            for offset in range(3):  # the second one comes while the first is written
+                sink.record(claimed(offset))
+                flushes = [asyncio.ensure_future(sink.flush())]
+                await asyncio.sleep(0)
+                sink.record(claimed(10 + offset))
+                flushes.append(asyncio.ensure_future(sink.flush()))
+                async with asyncio.timeout(30):
+                    await asyncio.gather(*flushes)
+
+
+async def test_a_flush_without_a_thread_says_so_and_the_next_one_writes_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with journal(tmp_path) as sink:
+        sink.record(claimed(0))
+        with monkeypatch.context() as broken:
+            broken.setattr(sink._log_thread, "submit", refuse)
+            with pytest.raises(EventLogUnavailable, match="no thread can write it: can't start new thread"):
+                await sink.flush()
+        await sink.flush()
+        assert [row.event.offset for row in rows(tmp_path) if row.event.offset is not None] == [0]
+
+
 async def test_a_file_is_rolled_at_the_first_flush_after_its_time(tmp_path: Path) -> None:
     time = Time()
     async with journal(tmp_path, clock=time, sleep=time.sleep, now_ns=time.nanoseconds) as sink:
