@@ -11,22 +11,19 @@ from pyarrow.compute import call_function as call
 
 from ackwise.middleware.events import EVENT_COLUMNS, EventCode
 from ackwise.spark.events.numbers import Runs, runs_in
-from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there, numbers
-from ackwise.spark.kernels.runs import RunRows
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, begins, flat, is_there, numbers
+from ackwise.spark.kernels.runs import LISTS, RunRows
 from ackwise.stores.journal.parquet import SCHEMA
 
 __all__ = ["EVENTS", "IDENTIFIED", "NUMBERED", "Numbered", "exploded", "numbered", "numbers_of"]
 
 #: The columns of an event.
 EVENTS: Final = pa.schema([SCHEMA.field(column.name) for column in EVENT_COLUMNS])
-#: Columns of lists with a value of each message.
-_LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "took_us", "ok_us", "ok_seqs")
-_LAID: Final = ("n", "ok_n", "offset", "last_offset", "masks", "ok_masks", "exec_id", "event_ts", "ok_ts", "mono_ns", "ok_mono_ns")
 #: The columns that `numbered` needs: a row that contradicts itself by any of its numbers is one event.
-NUMBERED: Final = ("seq", "ok_seq", *_LAID, *_LISTS)
-#: What `RunRows` needs, and what it calls a column otherwise.
-_LAID_OUT: Final = [*NUMBERED]
-_NAMES: Final = {"event_ts": "ts"}
+NUMBERED: Final = (
+    *("seq", "ok_seq", "n", "ok_n", "offset", "last_offset", "masks", "ok_masks", "exec_id", "event_ts", "ok_ts", "mono_ns", "ok_mono_ns"),
+    *LISTS,
+)
 #: A start and a success without one of these are no events, see `project`.
 _OF_START: Final = ("writer_id", "event_type", "event_ts")
 _OF_SUCCESS: Final = ("writer_id", "ok_ts")
@@ -87,7 +84,7 @@ class _Events:
 
     def of_row(self, name: str) -> pa.Array:
         """A column of each event's row."""
-        return _one(self._rows[name]).take(arrow(self.row))
+        return self._rows[name].combine_chunks().take(arrow(self.row))
 
     @cached_property
     def seq(self) -> pa.Array:
@@ -126,10 +123,10 @@ class _Events:
 
     def _listed(self, name: str) -> pa.Array:
         """The value of each in a column of lists; null without a list."""
-        lists = _one(self._rows[name])
+        lists = self._rows[name]
         there = self._is_run & is_there(lists)[self.row]
-        places = np.where(there, _begins(lists)[self.row] + self._rank, 0)
-        return _numbers(lists.flatten().take(arrow(places, there)))
+        places = np.where(there, begins(lists)[self.row] + self._rank, 0)
+        return _numbers(flat(lists).take(arrow(places, there)))
 
 
 class _Messages:
@@ -137,7 +134,7 @@ class _Messages:
 
     def __init__(self, rows: pa.Table) -> None:
         has_n = is_there(rows["n"])
-        runs = RunRows(rows.filter(arrow(has_n)).select(_LAID_OUT).rename_columns([_NAMES.get(name, name) for name in _LAID_OUT]))
+        runs = RunRows(rows.filter(arrow(has_n)).select(NUMBERED).rename_columns({"event_ts": "ts"}))
         self.is_run = np.zeros(len(rows), np.bool_)
         self.is_run[np.flatnonzero(has_n)[runs.is_well_formed]] = True
         sizes = np.where(self.is_run, numbers(rows["n"], 1), 1)
@@ -147,10 +144,6 @@ class _Messages:
         self.offset, self.is_ok = numbers(rows["offset"], -1)[self.row], np.zeros(len(self.row), np.bool_)
         self.offset[of_runs], self.is_ok[of_runs] = runs.offset, runs.is_ok
         self.has_offset = of_runs | (is_there(rows["offset"]) & ~has_n)[self.row]
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
 
 
 def _numbers(values: pa.Array) -> pa.Array:
@@ -163,14 +156,3 @@ def _scalar(value: int) -> pa.Scalar:
 
 def _null(kind: pa.DataType) -> pa.Scalar:
     return pa.nulls(1, kind)[0]
-
-
-def _lengths(lists: Any) -> Numbers:
-    return numbers(call("list_value_length", [lists]), 0)
-
-
-def _begins(lists: pa.Array) -> Numbers:
-    """Where the values of each list begin among all."""
-    lengths = _lengths(lists)
-    found: Numbers = np.cumsum(lengths) - lengths
-    return found

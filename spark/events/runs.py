@@ -9,22 +9,12 @@ from typing import Final
 from ackwise.middleware.events import EVENT_COLUMNS, EventCode
 from ackwise.spark.events.bitmap import from_on
 from ackwise.spark.frames import Column, DataFrame, F
+from ackwise.spark.kernels.runs import BOUND, BOUNDS, FAR, LISTS, MOST_OFFSETS
 
 __all__ = ["explode"]
 
-_END: Final = 2**62  # of the offsets that a run may have
-_LONGEST: Final = 65_536  # offsets, from the first of a run to after its last
-_LAST_ID: Final = 2**63 - _LONGEST
-#: No time is so far from 1970, in microseconds, and no other number as large: what is computed of them does not overflow.
-_BOUNDS: Final = {
-    **dict.fromkeys(("event_ts", "ok_ts"), (-(2**61), 2**61)),
-    **dict.fromkeys(("mono_ns", "ok_mono_ns"), (-(2**62), 2**62)),
-    **dict.fromkeys(("seq", "ok_seq"), (-1, 2**62)),
-}
-#: Nor is a number of a list.
-_FAR: Final = 2**50
+_LAST_ID: Final = 2**63 - MOST_OFFSETS
 _BITS: Final = 63  # of an offset that are its place in a word
-_LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "took_us", "ok_us", "ok_seqs")
 _OF_STARTS: Final = ("lost", "took_unreleased", "attrs", "error", "level", "due_ts")
 _NAMES: Final = tuple(column.name for column in EVENT_COLUMNS)
 
@@ -39,7 +29,7 @@ def explode(rows: DataFrame, *also: str) -> DataFrame:
     scalars = (*_NAMES, *also, "n", "ok_n", "ok_seq", "ok_ts", "ok_mono_ns")
     # One list of all: what stands beside a list that is exploded is copied for each of its values.
     spread = listed.select(
-        *(F.col(name).alias(f"row_{name}") for name in scalars), F.inline(F.arrays_zip("ranks", *_LISTS, "offsets", "oks"))
+        *(F.col(name).alias(f"row_{name}") for name in scalars), F.inline(F.arrays_zip("ranks", *LISTS, "offsets", "oks"))
     )
     is_ok = F.coalesce(F.col("oks") == 1, F.col("row_ok_n").isNotNull())
     each = F.when(is_ok, F.array(F.lit(False), F.lit(True))).otherwise(F.array(F.lit(False)))
@@ -51,17 +41,19 @@ def explode(rows: DataFrame, *also: str) -> DataFrame:
 def _checked(rows: DataFrame) -> DataFrame:
     """Without lists and offset where a run row can't be right, so that it has one rank. `kernels.runs` has the same rules."""
     n, first, last, successes = F.col("n"), F.col("offset"), F.col("last_offset"), F.coalesce("ok_n", F.lit(0))
-    is_run = (n >= 1) & (first >= 0) & (first <= last) & (last < _END) & (last - first < _LONGEST) & (successes >= 0) & (successes <= n)
+    is_run = (
+        (n >= 1) & (first >= 0) & (first <= last) & (last < BOUND) & (last - first < MOST_OFFSETS) & (successes >= 0) & (successes <= n)
+    )
     is_run &= (successes == 0) | (F.col("ok_ts").isNotNull() & F.col("ok_seq").isNotNull())
     is_run &= F.coalesce(F.col("exec_id") < _LAST_ID, F.lit(True))
-    for name, (before, after) in _BOUNDS.items():
-        number = F.unix_micros(name) if name.endswith("_ts") else F.col(name)
+    for name, (before, after) in BOUNDS.items():
+        number = F.unix_micros("event_ts" if name == "ts" else name) if name.endswith("ts") else F.col(name)
         is_run &= F.coalesce((number > before) & (number < after), F.lit(True))
     words = F.shiftright(last, 6) - F.shiftright(first, 6) + 1
     is_right = reduce(operator.and_, (F.col(name).isNull() | (F.size(name) == words) for name in ("masks", "ok_masks")))
-    for name in _LISTS:
-        least = 0 if "seqs" in name else -_FAR
-        known = F.col(name) if "hashes" in name else F.filter(F.col(name), lambda each: (each >= least) & (each <= _FAR))  # noqa: B023
+    for name in LISTS:
+        least = 0 if "seqs" in name else -FAR
+        known = F.col(name) if "hashes" in name else F.filter(F.col(name), lambda each: (each >= least) & (each <= FAR))  # noqa: B023
         is_right &= F.col(name).isNull() | ((F.size(name) == n) & (F.size(F.array_compact(known)) == n))
     is_of = [F.size(_offsets()) == n, _bit("masks", first) == 1, _bit("masks", last) == 1]
     is_in = F.when(F.col("masks").isNull(), n == last - first + 1).otherwise(reduce(operator.and_, is_of) & (_outside("masks") == 0))
@@ -74,7 +66,7 @@ def _checked(rows: DataFrame) -> DataFrame:
     right = F.when(is_run, F.when(is_right, is_in & is_ok).otherwise(F.lit(False))).otherwise(F.lit(False))
     # A column, since its text is long and an engine reads it wherever it stands. Without `n` a row is not right either.
     judged, is_right = rows.withColumn("is_right", F.coalesce(right, F.lit(False))), F.col("is_right")
-    kept = {name: F.when(is_right, F.col(name)) for name in ("n", "masks", "ok_masks", *_LISTS)}
+    kept = {name: F.when(is_right, F.col(name)) for name in ("n", "masks", "ok_masks", *LISTS)}
     ok_n = F.when(is_right & (successes > 0), F.col("ok_n"))
     return judged.withColumns({**kept, "ok_n": ok_n, "offset": F.when(n.isNull() | is_right, F.col("offset"))})
 
@@ -102,7 +94,7 @@ def _offsets() -> Column:
 
 def _lists() -> dict[str, Column]:
     """All lists, empty where there is none: `offsets` where they have holes, and `oks`, whether each succeeded."""
-    lists = {name: F.coalesce(F.col(name), F.array()) for name in _LISTS}
+    lists = {name: F.coalesce(F.col(name), F.array()) for name in LISTS}
     lists["offsets"] = F.when(F.col("masks").isNotNull(), _offsets()).otherwise(F.array())
     oks = F.transform(_offsets(), lambda offset: F.coalesce(_bit("ok_masks", offset), F.lit(0)))
     lists["oks"] = F.when(F.col("ok_masks").isNotNull() & F.col("ok_n").isNotNull(), oks).otherwise(F.array())

@@ -29,8 +29,7 @@ def excluded(spark: SparkSession, views: Sequence[View], commits: Mapping[int, C
     rewound = [(pk, "mask", start, end) for pk, commit in commits.items() for start, end in commit.rewound]
     of_views = rows_of(spark, [(view.pk, view.mk) for view in views], "pk long, mk long")
     ranges = rows_of(spark, rewound, "pk long, kind string, start long, end long").join(F.broadcast(of_views), "pk")
-    words = [other if "words" in other.columns else other.withColumn("words", F.lit(1)) for other in others]
-    return fold_words([spans(ranges, "mk"), *(again(other, ["mk"], "mask", F.col("mask")) for other in words)], ["mask"], ["mk"])
+    return fold_words([spans(ranges, "mk"), *(again(other, ["mk"], "mask", F.col("mask")) for other in others)], ["mask"], ["mk"])
 
 
 def cleared(messages: DataFrame, context: DataFrame, since: int | None, grace: int) -> DataFrame:

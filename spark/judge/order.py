@@ -43,8 +43,9 @@ def overtaken(spark: SparkSession, folded: FoldedEvents, facts: Facts, blind: Bl
 
 
 def words_of(found: DataFrame) -> DataFrame:
-    """Return the same messages as masks of words: `mk`, `word`, `mask`."""
-    return found.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
+    """Return the same messages as masks of words: `mk`, `word`, `words` (1), `mask`."""
+    masks = found.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
+    return masks.withColumn("words", F.lit(1))
 
 
 def with_overtaken(states: DataFrame, found: DataFrame | None) -> DataFrame:

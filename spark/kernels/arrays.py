@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow.compute import call_function as call
 
-__all__ = ["Flags", "Numbers", "arrow", "is_there", "no_rows", "numbers", "texts"]
+__all__ = ["Flags", "Numbers", "arrow", "begins", "flat", "is_there", "lengths", "no_rows", "numbers", "texts"]
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -45,6 +46,22 @@ def is_there(column: Any) -> Flags:
     """Return which values of a column are not null."""
     found = [_is_valid(chunk) for chunk in _chunks(column)]
     return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.bool_), *found])
+
+
+def lengths(lists: Any) -> Numbers:
+    """Return how many values each list of a column has; 0 for none."""
+    return numbers(call("list_value_length", [lists]), 0)
+
+
+def begins(lists: Any) -> Numbers:
+    """Return where the values of each list begin among those of all."""
+    found = lengths(lists)
+    return np.cumsum(found) - found
+
+
+def flat(lists: Any) -> pa.Array:
+    """Return the values of all lists."""
+    return (lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists).flatten()
 
 
 def no_rows(schema: pa.Schema) -> pa.Table:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, is_there, numbers
+from ackwise.spark.kernels.arrays import Flags, Numbers, arrow, begins, flat, is_there, lengths, numbers
 
-__all__ = ["BY_KEY_IN_TURN", "IN_TURN", "MESSAGES", "PIECE", "RunRows", "messages"]
+__all__ = ["BOUND", "BOUNDS", "BY_KEY_IN_TURN", "FAR", "IN_TURN", "LISTS", "MESSAGES", "MOST_OFFSETS", "PIECE", "RunRows", "messages"]
 
 Words = npt.NDArray[np.uint64]
 
@@ -25,7 +25,7 @@ MOST_OFFSETS: Final = 65_536
 BOUND: Final = 2**62
 
 #: No time is so far from 1970, in microseconds, and no other number as large: what is computed of them does not overflow.
-_BOUNDS: Final = {
+BOUNDS: Final = {
     **dict.fromkeys(("ts", "ok_ts"), (-(2**61), 2**61)),
     **dict.fromkeys(("mono_ns", "ok_mono_ns"), (-(2**62), 2**62)),
     **dict.fromkeys(("seq", "ok_seq"), (-1, 2**62)),
@@ -36,9 +36,9 @@ _SHIFT: Final = 6
 _ALL: Final = np.uint64(2**64 - 1)
 _MASKS: Final = ("masks", "ok_masks")
 #: Lists with a value of each message, in the order of offsets.
-_LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "ok_us", "ok_seqs", "took_us")
+LISTS: Final = ("record_ms", "hashes", "order_hashes", "at_us", "seqs", "ok_us", "ok_seqs", "took_us")
 #: No time is so far from 1970, in milliseconds, and no other number of a list is as large.
-_FAR: Final = 2**50
+FAR: Final = 2**50
 #: Bits of what numbers within a run are apart, where the order within it is looked at.
 _APART: Final = 32
 
@@ -161,7 +161,7 @@ class RunRows:
         """The value of each message in a column of lists, 0 for none, and whether there is one."""
         if name not in self._of_each:
             lists = self._rows[name]
-            there, values = is_there(lists)[self.row_of_message], _flat(lists)
+            there, values = is_there(lists)[self.row_of_message], _numbers(flat(lists))
             if len(values) < len(there):
                 found = np.zeros(len(there), np.int64)
                 found[there] = values
@@ -210,9 +210,9 @@ class RunRows:
     def _masks(self, name: str, default: Words) -> Words:
         """The masks of a column, word by word; of rows without a list, or with one of another length, the default."""
         lists = self._rows[name]
-        chosen = (is_there(lists) & (_lengths(lists) == self._sizes))[self._row_of_word]
+        chosen = (is_there(lists) & (lengths(lists) == self._sizes))[self._row_of_word]
         found = default.copy()
-        found[chosen] = _flat(lists)[_begins(lists)[self._row_of_word[chosen]] + self._place[chosen]].view(np.uint64)
+        found[chosen] = _numbers(flat(lists))[begins(lists)[self._row_of_word[chosen]] + self._place[chosen]].view(np.uint64)
         return found
 
     def _wrong(self) -> Flags:
@@ -225,16 +225,16 @@ class RunRows:
         wrong |= _lowest(at_first) != low
         wrong |= _highest(at_last) != high
         for name in _MASKS:
-            wrong |= self.is_there(name) & (_lengths(self._rows[name]) != self._sizes)
-        for name in _LISTS:
+            wrong |= self.is_there(name) & (lengths(self._rows[name]) != self._sizes)
+        for name in LISTS:
             lists = self._rows[name]
-            wrong |= self.is_there(name) & (_lengths(lists) != number)
-            values = _one(lists).flatten()
+            wrong |= self.is_there(name) & (lengths(lists) != number)
+            values = flat(lists)
             is_wrong = ~is_there(values)
             if "hashes" not in name:
-                is_wrong = is_wrong | ((given := _numbers(values)) != np.clip(given, 0 if "seqs" in name else -_FAR, _FAR))
+                is_wrong = is_wrong | ((given := _numbers(values)) != np.clip(given, 0 if "seqs" in name else -FAR, FAR))
             if is_wrong.any():
-                wrong[np.repeat(np.arange(rows), _lengths(lists))[is_wrong]] = True
+                wrong[np.repeat(np.arange(rows), lengths(lists))[is_wrong]] = True
         return wrong
 
     def misstated(self) -> Flags:
@@ -261,7 +261,7 @@ def _within_bounds(rows: pa.Table) -> Flags:
     found &= np.where(found, last - offset, 0) < MOST_OFFSETS
     found &= (successes == 0) | (is_there(rows["ok_ts"]) & is_there(rows["ok_seq"]))
     found &= _numbers(rows["exec_id"]) < 2**63 - MOST_OFFSETS
-    for name, (before, after) in _BOUNDS.items():
+    for name, (before, after) in BOUNDS.items():
         number = _numbers(rows[name])
         found &= (number > before) & (number < after)
     return found
@@ -285,21 +285,3 @@ def _highest(words: Words) -> Numbers:
 
 def _numbers(column: Any) -> Numbers:
     return numbers(column, 0)
-
-
-def _flat(lists: pa.ChunkedArray) -> Numbers:
-    return _numbers(_one(lists).flatten())
-
-
-def _lengths(lists: pa.ChunkedArray) -> Numbers:
-    return _numbers(_one(lists).value_lengths())
-
-
-def _begins(lists: pa.ChunkedArray) -> Numbers:
-    lengths = _lengths(lists)
-    found: Numbers = np.cumsum(lengths) - lengths
-    return found
-
-
-def _one(lists: pa.ChunkedArray) -> Any:
-    return lists.combine_chunks()

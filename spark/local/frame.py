@@ -40,7 +40,11 @@ class Database(Protocol):
         ...
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query part by part; meanwhile only `insert` may be called."""
+        """Yield the rows of a query part by part; meanwhile only `insert` and `rows` may be called."""
+        ...
+
+    def rows(self, table: pa.Table) -> list[tuple[Any, ...]]:
+        """Return the rows of a table of Arrow, as Python has them."""
         ...
 
     def insert(self, name: str, rows: pa.Table) -> None:
@@ -167,7 +171,9 @@ class DataFrame:
         return [Row.of(self.columns, values) for values in self._database.run(self.sql)]
 
     def toLocalIterator(self) -> Iterator[Row]:
-        return iter(self.collect())
+        for batch in self.batches():
+            for values in self._database.rows(pa.Table.from_batches([batch])):
+                yield Row.of(self.columns, values)
 
     def together(self, *frames: DataFrame) -> list[list[Row]]:
         """Return the rows of several frames, one after the other: what they have in common is not computed once in one query either."""

@@ -107,12 +107,17 @@ count_if = _call("CAST(count_if({}) AS BIGINT)")
 
 @dataclass(frozen=True, eq=False)
 class _Sum(Column):
+    """A sum; DuckDB's has 128 bits."""
+
+    wide: str = ""
+
     def over(self, window: Any) -> Column:
-        return Column(f"CAST({self.sql.removeprefix('CAST(').removesuffix(' AS BIGINT)')} OVER ({window.sql}) AS BIGINT)")
+        return Column(f"CAST({self.wide} OVER ({window.sql}) AS BIGINT)")
 
 
 def sum(column: str | Column) -> Column:
-    return _Sum(f"CAST(sum({_argument(column)}) AS BIGINT)")
+    wide = f"sum({_argument(column)})"
+    return _Sum(f"CAST({wide} AS BIGINT)", wide=wide)
 
 
 def count(column: str | Column) -> Column:

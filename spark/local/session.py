@@ -114,7 +114,7 @@ class LocalSession:
         return self._connection.sql(sql).to_arrow_table()
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query part by part; meanwhile only `insert` may be called. Raises `duckdb.Error`."""
+        """Yield the rows of a query part by part; meanwhile only `insert` and `rows` may be called. Raises `duckdb.Error`."""
         yield from self._connection.sql(sql).to_arrow_reader(_PART)
 
     def insert(self, name: str, rows: pa.Table) -> None:
@@ -125,7 +125,8 @@ class LocalSession:
 
     def rows(self, table: pa.Table) -> list[tuple[Any, ...]]:
         """Return the rows of a table of Arrow, as Python has them."""
-        return self._connection.from_arrow(table).fetchall()
+        with self._connection.cursor() as beside:
+            return beside.from_arrow(table).fetchall()
 
     def columns_of(self, sql: str) -> list[str]:
         """Return the columns of a query."""

@@ -139,7 +139,8 @@ def _settle(part: Path, root: Path) -> None:
     if place.exists():
         return
     if rolled_on != _NONE:
-        table = pq.ParquetFile(part).read()
+        with pq.ParquetFile(part) as file:  # and no dataset: the names of folders would become columns
+            table = file.read()
         pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), ROLLED_ON: rolled_on}), part, compression="zstd")
     make_directories(root, place.parent)
     descriptor = os.open(part, os.O_RDONLY)

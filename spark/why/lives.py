@@ -14,7 +14,7 @@ import pyarrow as pa
 from ackwise.middleware.events import EventCode as E
 from ackwise.spark.events.reading import RowGroup, for_each, opened
 from ackwise.spark.events.schema import MESSAGE_CODES
-from ackwise.spark.kernels.arrays import Numbers, arrow, is_there, no_rows, numbers
+from ackwise.spark.kernels.arrays import Numbers, arrow, begins, flat, is_there, lengths, no_rows, numbers
 from ackwise.spark.why.columns import COLUMNS, alike, has_any, ints
 from ackwise.spark.why.scanning import batches_of
 from ackwise.stores.journal.parquet import SCHEMA
@@ -179,10 +179,9 @@ def _spans(rows: pa.Table) -> tuple[Numbers, Numbers]:
     at = ints(rows["event_ts"])
     if "n" not in rows.column_names:
         return at, at
-    lists = rows["at_us"].combine_chunks()
-    sizes = numbers(lists.value_lengths(), 0)
-    begins, values = (np.cumsum(sizes) - sizes)[sizes > 0], numbers(lists.flatten(), 0)
+    lists, has_values = rows["at_us"], lengths(rows["at_us"]) > 0
+    firsts, values = begins(lists)[has_values], numbers(flat(lists), 0)
     low, high = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
-    if len(begins):
-        low[sizes > 0], high[sizes > 0] = np.minimum.reduceat(values, begins), np.maximum.reduceat(values, begins)
+    if len(firsts):
+        low[has_values], high[has_values] = np.minimum.reduceat(values, firsts), np.maximum.reduceat(values, firsts)
     return at + low, np.maximum(at + high, ints(rows["ok_ts_max"]))
