@@ -93,12 +93,12 @@ ADVICE: Final = {
         "Kafka will not deliver {it} again: unless the next audit finds {it} done, send the origin record{s} again.", mends=_APPLY
     ),
     "OVERTAKEN": Advice(
-        "A later message of {its} key or partition began first, and is named beside the flag: see in your own system whether the older "
+        "A later message of {its} key or partition started first; the flag names it. Check in your own system whether the older "
         "effect{s} replaced the newer one. The order of the handler was broken: please report it with the events."
     ),
     "MAYBE_OVERTAKEN": Advice(
-        "Perhaps a later message, named beside the flag, began first: see whether the clocks of the workers differ or events are missing, "
-        "and look at the effect{s} in your own system."
+        "A later message, which the flag names, may have started first: check whether the clocks of the workers differ or events are "
+        "missing, and look at the effect{s} in your own system."
     ),
     "AMBIGUOUS_EXEC": Advice(
         "Perhaps run more than once: look up the effect{s} in your own system, by {its} key{s}, and undo what is there twice."

@@ -32,7 +32,7 @@ _NAMES: Final = {"cluster": "", "group_id": "", "topic": "", "topic_id": "", "pa
 _WANTED: Final = (
     "cluster string, group_id string, topic string, topic_id string, partition int, handler string, dedup_epoch int, offset long"
 )
-#: What is said by all messages of a partition, and so not by a sample.
+#: Flags that depend on other messages of the partition, which a sample does not have.
 _OF_ORDER: Final = int(Flag.OVERTAKEN | Flag.MAYBE_OVERTAKEN)
 
 

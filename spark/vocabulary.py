@@ -158,7 +158,7 @@ class Flag(enum.IntFlag):
     DIED_AGAIN = 262144
     """What was sent again last became a dead letter again."""
     OVERTAKEN = 524288
-    """Its handler has an order, and a later message of its key, or of its partition, began before it was done."""
+    """Its handler has an order, and a later message of its key, or of its partition, started before it was done."""
     MAYBE_OVERTAKEN = 1048576
     """It looks like that, and clocks that differ, missing events or a group that went back over it can explain it."""
 
@@ -275,8 +275,8 @@ FLAG_MEANINGS: Final = {
     Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",
     Flag.REDRIVEN: "its dead letter was sent again by ackwise dlq redrive",
     Flag.DIED_AGAIN: "a dead letter again after the last redrive",
-    Flag.OVERTAKEN: "a later one of its key or partition began before it was done",
-    Flag.MAYBE_OVERTAKEN: "a later one of its key or partition perhaps began before it was done",
+    Flag.OVERTAKEN: "a later message of its key or partition started before it was done",
+    Flag.MAYBE_OVERTAKEN: "a later message of its key or partition may have started before it was done",
 }
 PRODUCED_MEANINGS: Final = {
     ProducedVerdict.NOT_PUBLISHED: "to be produced, and long without coordinates",

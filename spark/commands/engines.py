@@ -55,7 +55,7 @@ def require(asked: EngineName, engine: Engine) -> None:
 
 
 def choose(asked: EngineName, needed: int, free: int, engine: Engine) -> EngineName:
-    """Return the engine for events that need so many bytes of scratch files where some are free.
+    """Return the engine for events that need `needed` bytes of scratch files, of which `free` are free.
 
     Raises `ConfigurationError` if none is installed.
     """

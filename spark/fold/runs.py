@@ -45,7 +45,7 @@ _STARTS: Final = (EventCode.CLAIMED, EventCode.STARTED)
 #: What a success and its start have in common; `same` is what is equal in both, or null.
 _PAIR: Final = ("writer_id", "mk", "offset", "same")
 _SAME: Final = ("exec_id", "record_ts", "dedup_hash")
-#: The columns of a success in a file of its own, by what they are called beside a start.
+#: The columns of a success that has its own row, by their names in the row of a start.
 _OF_SUCCESS: Final = {"ok_seq": "seq", "ok_ts": "ts", "took": "took", "ok_clock": "clock"}
 #: How far the starts of a run may be apart, microseconds.
 _SPREAD: Final = 2**30

@@ -102,11 +102,11 @@ def overtaken(rows: pa.Table, *, grace: int, wrong: Collection[int], blind: Coll
         return
     nothing = {"exec_id": _NONE, "key": _NONE, "end_seq": _NEVER, "end_ts": _NEVER}
     found = {name: rows[name].fill_null(nothing.get(name, 0)).to_numpy() for name in STEPS}
-    is_letter = found["code"] == EventCode.DEAD_LETTERED
-    runs = _runs(_chosen(found, ~is_letter))
+    is_dead = found["code"] == EventCode.DEAD_LETTERED
+    runs = _runs(_chosen(found, ~is_dead))
     if not len(runs["mk"]):
         return
-    messages = _Messages(runs, _chosen(found, is_letter))
+    messages = _Messages(runs, _chosen(found, is_dead))
     lanes = _Lanes(messages)
     earlier, later = lanes.compared()
     if not len(earlier):
@@ -142,7 +142,7 @@ def _runs(steps: Columns) -> Columns:
 class _Messages:
     """What became of each message: its runs until it was done."""
 
-    def __init__(self, runs: Columns, letters: Columns) -> None:
+    def __init__(self, runs: Columns, dead_letters: Columns) -> None:
         self.runs = runs
         place, none = np.arange(len(runs["mk"])), len(runs["mk"])
         self.begins = _begins(runs["mk"], runs["offset"])
@@ -160,26 +160,26 @@ class _Messages:
         self.is_plain = self.is_done & (counted == self.begins)
         """Done in its first run."""
         self.is_relevant = place <= np.repeat(np.where(self.is_done, counted, none), self.sizes)
-        self._take(letters, until)
+        self._take(dead_letters, until)
 
-    def _take(self, letters: Columns, until: Numbers) -> None:
+    def _take(self, dead_letters: Columns, until: Numbers) -> None:
         """Let messages be done by their dead letters, if these were before."""
-        letters = _sorted(letters, "mk", "offset", "ts", "writer_id", "seq")
-        firsts = _begins(letters["mk"], letters["offset"])
+        dead_letters = _sorted(dead_letters, "mk", "offset", "ts", "writer_id", "seq")
+        firsts = _begins(dead_letters["mk"], dead_letters["offset"])
         mk, offset = (self.runs[name][self.begins] for name in ("mk", "offset"))
-        for letter in firsts:
-            low, high = np.searchsorted(mk, letters["mk"][letter]), np.searchsorted(mk, letters["mk"][letter], "right")
-            message = int(low + np.searchsorted(offset[low:high], letters["offset"][letter]))
-            if message == high or offset[message] != letters["offset"][letter]:
+        for each in firsts:
+            low, high = np.searchsorted(mk, dead_letters["mk"][each]), np.searchsorted(mk, dead_letters["mk"][each], "right")
+            message = int(low + np.searchsorted(offset[low:high], dead_letters["offset"][each]))
+            if message == high or offset[message] != dead_letters["offset"][each]:
                 continue
-            self.done["ts"][message] = min(self.done["ts"][message], letters["ts"][letter])
-            if letters["ts"][letter] < until[message]:
+            self.done["ts"][message] = min(self.done["ts"][message], dead_letters["ts"][each])
+            if dead_letters["ts"][each] < until[message]:
                 for name in ("writer_id", "seq", "kind"):
-                    self.done[name][message] = letters[name][letter]
+                    self.done[name][message] = dead_letters[name][each]
                 self.done["key"][message] = self.runs["key"][self.begins[message]]
                 self.is_done[message], self.is_plain[message] = True, False
                 its = self.runs_of(message)
-                self.is_relevant[its] = self.runs["ts"][its] < letters["ts"][letter]
+                self.is_relevant[its] = self.runs["ts"][its] < dead_letters["ts"][each]
 
     def runs_of(self, message: int) -> slice:
         """Where its runs are."""

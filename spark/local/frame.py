@@ -15,7 +15,7 @@ from ackwise.spark.local.column import Column, Ordered, Zipped, identifier, type
 __all__ = ["DataFrame", "Database", "Row", "emptied", "write_parquet"]
 
 _JOINS: Final = {"inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_semi": "SEMI JOIN", "left_anti": "ANTI JOIN"}
-#: Rows that are grouped at once by what nearly every row has a value of its own of: some 60 bytes each.
+#: Rows that are grouped at once where nearly every row is a group: some 60 bytes each.
 _AT_ONCE: Final = 5_000_000
 _ONE_SIDED: Final = ("left_semi", "left_anti")
 
@@ -235,7 +235,7 @@ class DataFrame:
         return self._database.arrow(self.sql).rename_columns(self.columns)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows part by part, with names of columns of their own."""
+        """Yield all rows part by part; columns may have other names."""
         return self._database.batches(self.sql)
 
     def _chosen(self, columns: Sequence[str | Column]) -> list[Column]:

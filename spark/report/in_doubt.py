@@ -22,8 +22,8 @@ def doubt_sentences(report: RunReport) -> list[str]:
         found.append(f"{messages(report.repeated)} ran successfully more than once, at least once without a claim that could prevent it")
     if number := report.perhaps_overtaken:
         found.append(
-            f"{messages(number)} perhaps ran after a later one of {'its' if number == 1 else 'their'} key or partition had begun: clocks "
-            "that differ, missing events, or a group that went back can explain it as well"
+            f"{messages(number)} may have run after a later message of {'its' if number == 1 else 'their'} key or partition had started: "
+            "clocks that differ, missing events, or a group that went back can explain it as well"
         )
     return found
 

@@ -268,7 +268,7 @@ def _begun_before_it_was_done(
             starts[place] = min(event["event_ts"], starts.get(place, event["event_ts"]))
     first = sorted(starts.keys() - _places(messages), key=lambda place: (starts[place], place))
     if len(first) > _MOST_LATER:
-        found.append(f"{len(first):,} later messages began before it was done, and only the first {_MOST_LATER:,} were compared with it")
+        found.append(f"{len(first):,} later messages started before it was done; only the first {_MOST_LATER:,} were compared with it")
     return files.at(first[:_MOST_LATER]) if first else []
 
 

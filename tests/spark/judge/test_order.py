@@ -69,7 +69,7 @@ def test_an_overtaken_message_is_an_anomaly_that_names_both_and_that_no_plan_sen
     assert (code, found["anomalies"]) == (1, 1), output
     assert [(each["offset"], each["flags"], each["overtaken_by"]) for each in found["findings"]] == [(0, ["OVERTAKEN"], 1)]
     assert "SUCCEEDED, +OVERTAKEN by 1" in output
-    assert "OVERTAKEN 1 message: A later message of its key or partition began first" in output
+    assert "OVERTAKEN 1 message: A later message of its key or partition started first" in output
     assert found["plan"]["actions"] == {}
     assert [(row["offset"], row["state"]["overtaken_by"]) for row in rows_of(tmp_path / "out" / "verdicts")] == [(0, 1)]
 
@@ -81,7 +81,7 @@ def test_a_message_that_was_perhaps_overtaken_is_a_doubt(tmp_path: Path) -> None
     code, output, found = audit(tmp_path, history)
     assert (code, found["anomalies"]) == (0, 0), output
     assert [(each["offset"], each["flags"], each["overtaken_by"]) for each in found["doubtful"]] == [(0, ["MAYBE_OVERTAKEN"], 1)]
-    assert "1 message perhaps ran after a later one of its key or partition had begun" in output
+    assert "1 message may have run after a later message of its key or partition had started" in output
     assert "not each is known to have run in order; exit code 0, or 1 with --strict" in output
     assert audit(tmp_path / "strict", history, "--strict")[0] == 1
 

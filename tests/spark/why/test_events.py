@@ -114,7 +114,7 @@ def test_who_overtook_a_message_of_an_order_is_named(tmp_path: Path) -> None:
     assert [(story.flags, story.overtaken_by) for story in answer.stories] == [(Flag.OVERTAKEN, 1)]
     console = Console(record=True, width=200)
     show(answer, console)
-    assert "flag: OVERTAKEN, a later one of its key or partition began before it was done, by orders/0/1" in console.export_text()
+    assert "flag: OVERTAKEN, a later message of its key or partition started before it was done, by orders/0/1" in console.export_text()
 
 
 def test_of_very_many_later_messages_the_first_to_begin_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +122,4 @@ def test_of_very_many_later_messages_the_first_to_begin_are_compared(tmp_path: P
     history = ran(History("g").start("w1", order={"bill": "key"}), "w1", "0:C 3:CS 1:CS 2:CS 0:S", order_hash=7)
     answer = inquire(f"{TOPIC}/0/0", evidence_of(tmp_path, history.events, 6, {}), CONFIG)
     assert [(story.flags, story.overtaken_by) for story in answer.stories] == [(Flag.OVERTAKEN, 3)]
-    assert answer.found == ["3 later messages began before it was done, and only the first 2 were compared with it"]
+    assert answer.found == ["3 later messages started before it was done; only the first 2 were compared with it"]
