@@ -134,14 +134,12 @@ class RawKafka:
         """A topic that no other test uses; `max_message_bytes=5000` is its `max.message.bytes`."""
         name = new_name("topic")
         configs = {key.replace("_", "."): str(value) for key, value in config.items()}
-        response: Any = await self._admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
-        assert [code for _, code, _ in response.topic_errors] == [0]
+        await self._make(NewTopic(name, partitions, 1, topic_configs=configs))
         return name
 
     async def create(self, topic: str) -> None:
         """Make a topic of this name, with one partition."""
-        response: Any = await self._admin.create_topics([NewTopic(topic, 1, 1)])
-        assert [code for _, code, _ in response.topic_errors] == [0]
+        await self._make(NewTopic(topic, 1, 1))
 
     async def delete(self, topic: str) -> None:
         """Delete a topic, and wait until nobody names it."""
@@ -181,6 +179,12 @@ class RawKafka:
     async def committed(self, group: str) -> dict[TopicPartition, int]:
         """The offsets that a group has committed."""
         return {partition: found.offset for partition, found in (await self._admin.list_consumer_group_offsets(group)).items()}
+
+    async def _make(self, topic: NewTopic) -> None:
+        """Returns once a broker names it: the answer of the controller comes before that."""
+        response: Any = await self._admin.create_topics([topic])
+        assert [code for _, code, _ in response.topic_errors] == [0]
+        await until(self.topics, lambda topics: topic.name in topics)
 
     async def _partitions(self, topic: str) -> list[int]:
         (described,) = await self._admin.describe_topics([topic])

@@ -19,7 +19,6 @@ from typing import Any
 
 import httpx
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.servers import RawKafka
 from tests.waiting import PATIENCE, until
 
@@ -72,21 +71,12 @@ async def running(name: str, folder: Path, kafka: RawKafka, *options: str, app: 
             await process.wait()
 
 
-async def create(kafka: RawKafka, topic: str) -> None:
-    """Make a topic, which no other example reads: all of them run on one Kafka."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-    await admin.start()
-    response: Any = await admin.create_topics([NewTopic(topic, 1, 1)])
-    await admin.close()
-    assert [code for _, code, *_ in response.topic_errors] == [0], f"{topic} is there already"
-
-
 async def write(kafka: RawKafka, topic: str, *values: object) -> None:
     await kafka.produce(topic, *(json.dumps(value).encode() for value in values))
 
 
 async def test_billing_charges_brings_back_and_rejects(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "orders")
+    await raw_kafka.create("orders")
     orders = [("a", 5), ("b", 0), ("c", 20_000), ("a", 5)]
     await write(raw_kafka, "orders", *({"id": id, "amount": amount} for id, amount in orders))
     async with running("billing.py", tmp_path, raw_kafka, "--log-level", "debug") as worker:
@@ -100,7 +90,7 @@ async def test_billing_charges_brings_back_and_rejects(raw_kafka: RawKafka, tmp_
 
 
 async def test_two_workers_in_a_share_group_resize_the_pictures_of_one_partition(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "uploads")
+    await raw_kafka.create("uploads")
     async with running("share_group.py", tmp_path, raw_kafka) as one, running("share_group.py", tmp_path, raw_kafka) as two:
         for name in ("a", "late", "b", "a"):
             await write(raw_kafka, "uploads", {"name": name})
@@ -121,7 +111,7 @@ async def test_two_workers_in_a_share_group_resize_the_pictures_of_one_partition
 
 
 async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_sent(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "notifications")
+    await raw_kafka.create("notifications")
     addresses = ["stranger@example.org", "nobody", "zoë@example.org", "friend@example.org"]
     await write(raw_kafka, "notifications", *({"address": address, "text": "hello"} for address in addresses), {"address": 7})
     async with running("notify.py", tmp_path, raw_kafka) as worker:
@@ -134,7 +124,7 @@ async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_se
 
 
 async def test_limits_bills_each_customer_at_its_own_rate(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "charges")
+    await raw_kafka.create("charges")
     ann = [{"id": f"a{number}", "customer": "ann", "amount": 1} for number in range(14)]
     await write(raw_kafka, "charges", *ann, {"id": "b0", "customer": "bob", "amount": 1})
     async with running("limits.py", tmp_path, raw_kafka) as worker:
@@ -145,7 +135,7 @@ async def test_limits_bills_each_customer_at_its_own_rate(raw_kafka: RawKafka, t
 
 
 async def test_reminder_comes_when_it_is_time_and_not_if_it_is_called_off(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "reminders")
+    await raw_kafka.create("reminders")
     due = time.time() + 15.0
     async with running("reminder.py", tmp_path, raw_kafka) as worker:
         await write(raw_kafka, "reminders", {"text": "at once", "at": 0}, {"text": "never", "at": due}, {"text": "in time", "at": due})
@@ -162,7 +152,7 @@ async def test_reminder_comes_when_it_is_time_and_not_if_it_is_called_off(raw_ka
 
 async def test_publish_sends_an_invoice_for_each_order_and_a_reminder_later(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("sales", "bills", "nudges"):
-        await create(raw_kafka, topic)
+        await raw_kafka.create(topic)
     async with running("publish.py", tmp_path, raw_kafka) as worker:
         environment = {**os.environ, "ACKWISE_BROKERS": raw_kafka.bootstrap}
         command = [sys.executable, "publish.py", "ann", "bob"]
@@ -179,7 +169,7 @@ async def test_publish_sends_an_invoice_for_each_order_and_a_reminder_later(raw_
 
 
 async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "payments")
+    await raw_kafka.create("payments")
     await write(raw_kafka, "payments", {"account": "a", "amount": -5}, {"account": "b", "amount": 3})
     async with running("session.py", tmp_path, raw_kafka) as worker:
         took = await worker.lines(3)
@@ -190,7 +180,7 @@ async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_
 
 
 async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "transfers")
+    await raw_kafka.create("transfers")
     transfers = [("t1", "ann", "bob", 30), ("t2", "bob", "ann", 500), ("t3", "bob", "ann", 10), ("t1", "ann", "bob", 30)]
     names = ("id", "source", "target", "amount")
     await write(raw_kafka, "transfers", *(dict(zip(names, transfer, strict=True)) for transfer in transfers))
@@ -202,7 +192,7 @@ async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft
 
 
 async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "taken")
+    await raw_kafka.create("taken")
     async with running("outbox.py", tmp_path, raw_kafka, app=False) as shop:
         told = await shop.lines(5)
         await shop.process.wait()
@@ -224,7 +214,7 @@ async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kaf
 
 
 async def test_in_order_books_each_account_in_order_and_lets_others_pass(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "entries")
+    await raw_kafka.create("entries")
     for account, amount in (("ann", 5000), ("bob", -1), ("ann", -4900), ("cleo", 7), ("bob", 3)):
         entry = json.dumps({"account": account, "amount": amount}).encode()
         await raw_kafka.produce("entries", entry, key=account.encode())
@@ -243,7 +233,7 @@ async def test_in_order_books_each_account_in_order_and_lets_others_pass(raw_kaf
 
 
 async def test_classic_listener_stops_a_batch_at_its_first_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "bookings")
+    await raw_kafka.create("bookings")
     await write(raw_kafka, "bookings", *({"amount": amount} for amount in (1, 2, -3, 4)))
     async with running("classic_listener.py", tmp_path, raw_kafka) as worker:
         said = await worker.lines(5)
@@ -254,7 +244,7 @@ async def test_classic_listener_stops_a_batch_at_its_first_failure(raw_kafka: Ra
 
 async def test_side_by_side_waits_for_nothing_slow_and_brings_back_what_hangs(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("pages", "pictures"):
-        await create(raw_kafka, topic)
+        await raw_kafka.create(topic)
     await write(raw_kafka, "pages", *({"address": address} for address in ("large.example", "silent.example", "fast.example")))
     await write(raw_kafka, "pictures", *({"name": name, "seconds": seconds} for name, seconds in (("slow", 1.0), ("a", 0), ("b", 0))))
     async with running("side_by_side.py", tmp_path, raw_kafka) as worker:
@@ -268,7 +258,7 @@ async def test_side_by_side_waits_for_nothing_slow_and_brings_back_what_hangs(ra
 
 
 async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "visits")
+    await raw_kafka.create("visits")
     await raw_kafka.produce("visits", b"/home", b"/help", b"nowhere")
     async with running("observer.py", tmp_path, raw_kafka) as worker:
         (dead,) = await worker.lines(1)
@@ -281,7 +271,7 @@ async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp
 async def test_evict_reaches_every_instance_and_after_a_kill_goes_on_where_it_was(
     raw_kafka: RawKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await create(raw_kafka, "prices")
+    await raw_kafka.create("prices")
     monkeypatch.setenv("ACKWISE_START", "earliest")  # a new instance would start at the end
     monkeypatch.setenv("ACKWISE_SESSION_TIMEOUT", "6s")
     monkeypatch.setenv("ACKWISE_COMMIT_INTERVAL", "0")
@@ -313,7 +303,7 @@ async def test_evict_reaches_every_instance_and_after_a_kill_goes_on_where_it_wa
 
 
 async def test_own_loop_ships_brings_back_and_rejects(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "parcels")
+    await raw_kafka.create("parcels")
     parcels = [("a", "Rome"), ("b", "Venice"), ("c", "Atlantis"), ("a", "Rome")]
     await write(raw_kafka, "parcels", *({"id": id, "city": city} for id, city in parcels))
     async with running("own_loop.py", tmp_path, raw_kafka, app=False) as worker:
@@ -324,7 +314,7 @@ async def test_own_loop_ships_brings_back_and_rejects(raw_kafka: RawKafka, tmp_p
 
 
 async def test_simple_consumer_recognises_each_scan_once_and_asks_again_for_an_empty_one(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "scans")
+    await raw_kafka.create("scans")
     await write(raw_kafka, "scans", *({"id": id, "pages": pages} for id, pages in [("a", 3), ("b", 0), ("c", 120)]))
     async with running("simple_consumer.py", tmp_path, raw_kafka, app=False) as worker:
         recognised = await worker.lines(3)
@@ -336,7 +326,7 @@ async def test_simple_consumer_recognises_each_scan_once_and_asks_again_for_an_e
 
 async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it_once(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("purchases", "invoices"):
-        await create(raw_kafka, topic)
+        await raw_kafka.create(topic)
     orders = [("a", "ann", 5), ("b", "bob", 20_000), ("c", "ann", 7)]
     names = ("id", "customer", "amount")
     await write(raw_kafka, "purchases", *(dict(zip(names, order, strict=True)) for order in orders), "no order")
@@ -361,7 +351,7 @@ async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it
 
 
 async def test_custom_store_remembers_across_a_restart(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "letters")
+    await raw_kafka.create("letters")
     for written, filed in (([b"a", b"b"], ["filed a", "filed b"]), ([b"a", b"c"], ["filed c"])):
         for value in written:
             await raw_kafka.produce("letters", value, key=value)
@@ -371,7 +361,7 @@ async def test_custom_store_remembers_across_a_restart(raw_kafka: RawKafka, tmp_
 
 
 async def test_a_web_application_bills_orders_beside_its_requests(raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    await create(raw_kafka, "web-orders")
+    await raw_kafka.create("web-orders")
     monkeypatch.setenv("BROKERS", raw_kafka.bootstrap)
     web = load("web").web
     async with httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://web") as client:
@@ -384,8 +374,8 @@ async def test_a_web_application_bills_orders_beside_its_requests(raw_kafka: Raw
 
 
 async def test_faststream_and_a_worker_consume_in_one_process(raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    await create(raw_kafka, "beside-orders")
-    await create(raw_kafka, "beside-clicks")
+    await raw_kafka.create("beside-orders")
+    await raw_kafka.create("beside-clicks")
     monkeypatch.setenv("BROKERS", raw_kafka.bootstrap)
     example = load("faststream_beside")
     await write(raw_kafka, "beside-orders", *({"id": id, "amount": 5} for id in "ab"))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.docs.pages import run, snippets
 from tests.servers import RawKafka
 from tests.tables import each
@@ -86,10 +85,7 @@ def test_the_store_of_the_page_passes_the_suite_as_the_page_runs_it(tmp_path: Pa
 async def test_the_loop_ships_what_is_not_for_venice(
     raw_kafka: RawKafka, here: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=raw_kafka.bootstrap)
-    await admin.start()
-    await admin.create_topics([NewTopic("packages", 1, 1)])
-    await admin.close()
+    await raw_kafka.create("packages")
     await raw_kafka.produce("packages", b'{"id": "a", "city": "Venice"}', b'{"id": "b", "city": "Rome"}')
     monkeypatch.setenv("BROKERS", raw_kafka.bootstrap)
     run("docs/how-to/loop.md", here)

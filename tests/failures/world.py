@@ -17,6 +17,7 @@ from tests.failures.calls import Fault, Tap, TappedSink, TappedStore, current
 from tests.failures.ledger import Ledger, Written, early_commits, origin_of
 from tests.failures.process import WorkerProcess
 from tests.servers import connected
+from tests.waiting import until
 
 from ackwise.middleware.message.batch import Batch
 from ackwise.middleware.message.disposition import CONSUME_LATER
@@ -163,6 +164,7 @@ class World:
         async with connected(AIOKafkaAdminClient(bootstrap_servers=self.brokers)) as admin:
             topic_configs = {name.replace("_", "."): str(value) for name, value in configs.items()}
             await admin.create_topics([NewTopic(self.topic, self.partitions, 1, topic_configs=topic_configs)])
+            await until(admin.list_topics, lambda topics: self.topic in topics)
 
     async def send(self, records: Iterable[Record], *, topic: str | None = None) -> None:
         """Send as a producer does, to the source or to another topic; every record is acknowledged when it returns."""

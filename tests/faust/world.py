@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 from tests.servers import RawKafka
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,6 +96,7 @@ class Shop:
         topics = [*(self.topic(style) for style in self.styles), f"{self.group}.invoices", f"{self.group}.paid"]
         answer: Any = await self._admin.create_topics([NewTopic(topic, self.partitions, 1) for topic in topics])
         assert [code for _, code, _ in answer.topic_errors] == [0] * len(topics)
+        await until(self._admin.list_topics, lambda found: {*topics} <= {*found})
         return self
 
     async def __aexit__(self, *error: object) -> None:

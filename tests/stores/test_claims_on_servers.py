@@ -332,7 +332,7 @@ async def test_a_take_over_waits_for_an_uncommitted_one_and_answers_by_how_it_en
 
 
 async def test_a_claim_that_waits_too_long_is_unavailable_and_says_for_what(sql: SQLDatabase) -> None:
-    async with opened(sql.url(timeout=0.5)) as store:
+    async with opened(sql.url(timeout=3.0)) as store:
         asked = keys(1)
         async with sql.holding(asked, token=1) as end:
             with pytest.raises(StoreUnavailable, match=r"an open transaction (may hold|holds) a claim of this batch"):

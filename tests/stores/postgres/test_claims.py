@@ -37,7 +37,7 @@ def claims(asked: Sequence[ClaimKey], token: int = 1) -> list[Claim]:
 
 
 class TestPostgresStore(StoreConformance):
-    features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
+    features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.8, retention=2.4)
 
     @pytest.fixture(autouse=True)
     def _on(self, postgres: SharedServer) -> None:

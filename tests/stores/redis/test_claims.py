@@ -38,7 +38,7 @@ def namespace_of(place: Path) -> str:
 
 @pytest.mark.nightly
 class TestRedisStore(StoreConformance):
-    features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
+    features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.8, retention=2.4)
 
     @pytest.fixture(autouse=True)
     def on_the_server(self, redis: SharedServer) -> None:
