@@ -105,8 +105,11 @@ def _computed(pid: int) -> float:
 
 def _tree(pid: int) -> Iterator[int]:
     yield pid
+    tasks: list[Path] = []
     with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
+        tasks = [*Path(f"/proc/{pid}/task").iterdir()]
+    for task in tasks:  # one that has ended meanwhile leaves out its children, not those of the others
+        with suppress(OSError):
             for child in (task / "children").read_text().split():
                 yield from _tree(int(child))
 
