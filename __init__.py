@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.message.disposition import CONSUME_LATER as CONSUME_LATER
     from ackwise.middleware.message.disposition import CONSUME_SUCCESS as CONSUME_SUCCESS
     from ackwise.middleware.message.disposition import ConsumeStatus as ConsumeStatus
+    from ackwise.middleware.message.keys import DEFAULT_KEY as DEFAULT_KEY
     from ackwise.middleware.message.message import Message as Message
     from ackwise.middleware.message.outgoing import Acked as Acked
     from ackwise.middleware.message.outgoing import Outgoing as Outgoing

@@ -19,7 +19,7 @@ from ackwise.middleware.message.message import Message
 from ackwise.middleware.pipeline.publishing import publish
 from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.handlers.handler import check_agent, refuse_own_topics
-from ackwise.plugin.handlers.lifespan import Lifespan, WithResources
+from ackwise.plugin.handlers.lifespan import Lifespan
 from ackwise.plugin.handlers.observers import Observer
 from ackwise.plugin.handlers.usermiddleware import Middleware
 from ackwise.plugin.operate.explanation import Explanation, explain
@@ -27,7 +27,7 @@ from ackwise.plugin.policyslots import Policy, Slots
 from ackwise.plugin.process.supervisor import supervised
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of, collect_rarely
 from ackwise.plugin.producer.encoding import GivenHeaders, due_of, outgoing
-from ackwise.plugin.router import Router
+from ackwise.plugin.router import Declared, Router
 from ackwise.plugin.running import Running
 from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, placed, refuse_unknown
@@ -115,7 +115,8 @@ class App(Router):
         self._slots.lifespans.add(function)
         return function
 
-    def _add(self, agent: Agent, resources: WithResources | None) -> None:
+    def _add(self, declared: Declared) -> None:
+        agent = declared.agent
         if self._is_started:
             raise ConfigurationError("an agent was added after the app was started; add it before")
         check_agent(agent)
@@ -128,15 +129,16 @@ class App(Router):
         if any(other.name == agent.name for other in self._agents):
             raise ConfigurationError(f"two agents are called {agent.name!r}; give one of them a name=")
         self._agents.append(agent)
-        if resources is not None:
-            self._slots.lifespans.handlers.append(resources)
+        self._slots.use_for(agent.name, declared.use)
+        if declared.resources is not None:
+            self._slots.lifespans.handlers.append(declared.resources)
 
     def include(self, router: Router) -> None:
         """Add the handlers of `router` to the app. Raises `ConfigurationError`, also after the start."""
         if not isinstance(router, Router) or isinstance(router, App):
             raise ConfigurationError(f"include() was given {router!r}; give it a Router, on which agents are registered as on an app")
-        for agent, resources in router.included():
-            self._add(agent, resources)
+        for declared in router.included():
+            self._add(declared)
 
     def agents(self) -> list[Agent]:
         """Return the agents, wrapped in their middleware. Raises `ConfigurationError` for conflicts among all that was added."""

@@ -120,6 +120,8 @@ def reliable(
     check_agent(agent)
     _refuse_modes(config.of_agent(name))
     (agent,) = config.agents([agent])
+    slots.refuse_own_middleware(name, "your own loop has no handler to wrap; write it into the loop")
+    agent = slots.governed(agent)
     host_settings = _settings(consumer, settings, config)
     refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic, topic_names=host_settings.topic_names)
     return Reliable(consumer, host_settings, agent, slots, handover)

@@ -286,7 +286,7 @@ class Receivers:
 
     def _bury(self, run: Run) -> bool:
         """Make `run` a dead letter and return True if it exceeds the retry limit, as after the limit was lowered."""
-        if run.attempt - 1 <= self._worker.later.max_reconsume_times:
+        if run.attempt - 1 <= self._worker.later_of(self._agent).max_reconsume_times:
             return False
         run.error = Reason.MAX_RECONSUME_TIMES
         run.rule(Dead(Reason.MAX_RECONSUME_TIMES))

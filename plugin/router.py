@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import UnionType
-from typing import Any, Concatenate, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
@@ -16,6 +16,7 @@ from ackwise.middleware.runs.agent import CONSUME_TIMEOUT, Agent
 from ackwise.plugin.handlers.decoder import name_of
 from ackwise.plugin.handlers.handler import HandlerOf, check_agent, inspect_handler
 from ackwise.plugin.handlers.lifespan import WithResources
+from ackwise.plugin.policyslots import AgentSlots, UsableByAgent
 from ackwise.plugin.topics.topicpatterns import parse_pattern
 
 T = TypeVar("T")
@@ -55,6 +56,18 @@ class AgentOptions(TypedDict, total=False):
     """A regular expression that adds all topics whose whole name it matches, including later ones; each is read from its first record.
     Topics of Ackwise never match, and a topic that another agent names goes to that agent.
     """
+    use: Sequence[UsableByAgent]
+    """What this agent uses by itself: `ConsumeLater`, `RateLimit`, `Breaker` and `Dedup(key=…)`, each in place of the app's, and
+    middleware, inside of the app's. All else is for `app.use`.
+    """
+
+
+class Declared(NamedTuple):
+    """An agent as it was declared, with the resources that its handler takes, and what it uses by itself."""
+
+    agent: Agent
+    resources: WithResources | None
+    use: tuple[object, ...]
 
 
 class Router:
@@ -67,11 +80,11 @@ class Router:
 
         app.include(router)
 
-    Policies, middleware and lifespans belong to the app. Several apps may include the same router, such as one for each test.
+    Lifespans and what `app.use` takes belong to the app. Several apps may include the same router, such as one for each test.
     """
 
     def __init__(self) -> None:
-        self._handlers: list[tuple[Agent, WithResources | None]] = []
+        self._declared: list[Declared] = []
         self._is_included = False
 
     @overload
@@ -115,21 +128,32 @@ class Router:
                 in_thread=seen.in_thread,
                 **_parsed(options, seen.name),
             )
-            self._add(agent, seen.resources)
+            self._add(Declared(agent, seen.resources, _usable(agent.name, options.get("use", ()))))
             return handler
 
         return register
 
-    def _add(self, agent: Agent, resources: WithResources | None) -> None:
+    def _add(self, declared: Declared) -> None:
         if self._is_included:
-            raise ConfigurationError(f"agent {agent.name!r} was added to a router that an app has included already; include it afterwards")
-        check_agent(agent)
-        self._handlers.append((agent, resources))
+            raise ConfigurationError(
+                f"agent {declared.agent.name!r} was added to a router that an app has included already; include it afterwards"
+            )
+        check_agent(declared.agent)
+        self._declared.append(declared)
 
-    def included(self) -> list[tuple[Agent, WithResources | None]]:
+    def included(self) -> list[Declared]:
         """Return the handlers for an app. From now on no other can be added."""
         self._is_included = True
-        return self._handlers
+        return self._declared
+
+
+def _usable(agent: str, things: object) -> tuple[object, ...]:
+    if not isinstance(things, list | tuple):
+        raise ConfigurationError(f"use of agent {agent!r} is {things!r}; give a list, such as use=[ConsumeLater(5)]")
+    slots = AgentSlots(agent)
+    for thing in things:
+        slots.use(thing)
+    return tuple(things)
 
 
 def _refuse_unknown(options: AgentOptions) -> None:
@@ -143,7 +167,7 @@ def _parsed(options: AgentOptions, function: str) -> dict[str, Any]:
     called = function if name is None else name
     timeout = parse_duration(options.get("consume_timeout", CONSUME_TIMEOUT), what="consume_timeout")
     return {
-        **options,
+        **{option: value for option, value in options.items() if option != "use"},
         "name": called,
         "max_wait": parse_duration(options.get("max_wait", 0.0), what="max_wait"),
         "consume_timeout": 0.0 if order == "partition" and timeout == CONSUME_TIMEOUT else timeout,  # none by default, as in RocketMQ

@@ -348,7 +348,7 @@ class TestApp:
                 inbox=None if inbox is None else cast(TransactionalStore, MortalInbox(inbox, life)),
                 outbox=slots.open_outbox(),
                 outbox_policy=slots.outbox,
-                flow=slots.flow_control(first_wait=_FIRST_WAIT),
+                flow=slots.flow_control([agent.name for agent in group.agents], first_wait=_FIRST_WAIT),
                 sink=Observed([*slots.observers, take], None),
                 lifespans=slots.lifespans,
             ),

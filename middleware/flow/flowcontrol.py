@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ackwise.middleware.flow.breaker import Breaker, Circuit, Position
@@ -37,20 +38,31 @@ class FlowControl:
         *,
         breaker: Breaker | None = None,
         rate_limit: RateLimit | None = None,
+        breakers: Mapping[str, Breaker] = MappingProxyType({}),
+        rate_limits: Mapping[str, RateLimit] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`breakers` and `rate_limits` are those of handlers with their own, by name; the others have `breaker` and `rate_limit`."""
         self.pausing = pausing or Pausing()
         self.burials = Burials()  #: by code and by command
         self._is_known = True  #: what a command has paused; until then nothing starts
         self._listeners: dict[object, Callable[[], None]] = {}
         self._unlisten: Callable[[], None] | None = None
-        self.breaker = breaker
-        self.rate_limit = rate_limit
+        self.breaker, self._breakers = breaker, breakers
+        self.rate_limit, self._rate_limits = rate_limit, rate_limits
         self._clock = clock
         self._limiters: dict[str, Limiter] = {}
         self._undecodable: dict[str, Circuit] = {}
         self._failing: dict[str, Circuit] = {}
         self._stopped: frozenset[str] = frozenset()  #: handlers; most of the time there is none
+
+    def breaker_of(self, handler: str) -> Breaker | None:
+        """Return the breaker of `handler`."""
+        return self._breakers.get(handler, self.breaker)
+
+    def rate_limit_of(self, handler: str) -> RateLimit | None:
+        """Return the rate limit of `handler`."""
+        return self._rate_limits.get(handler, self.rate_limit)
 
     # What lanes ask.
 
@@ -100,9 +112,10 @@ class FlowControl:
 
         `settling` are those of `runs` that were decided before.
         """
-        if self.breaker is None or not self.breaker.undecodable:
+        breaker = self.breaker_of(handler)
+        if breaker is None or not breaker.undecodable:
             return
-        circuit = self._undecodable.get(handler) or self._undecodable.setdefault(handler, Circuit(self.breaker, withholds=True))
+        circuit = self._undecodable.get(handler) or self._undecodable.setdefault(handler, Circuit(breaker, withholds=True))
         decided = set(settling)
         undecided = [
             run for run in runs if run not in decided and run.stage is not Stage.WITHHELD
@@ -157,17 +170,19 @@ class FlowControl:
         return bool(self.burials) and len(self.burials.places(run)) == len(run)
 
     def _limiter(self, handler: str) -> Limiter | None:
-        if self.rate_limit is None:
+        rate_limit = self.rate_limit_of(handler)
+        if rate_limit is None:
             return None
-        return self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(self.rate_limit, handler))
+        return self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(rate_limit, handler))
 
     # What is called around handlers.
 
     def guarded(self, handler: str, call: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
         """`call`, counted where the breaker looks at what handlers raise; otherwise `call` itself."""
-        if self.breaker is None or not self.breaker.errors:
+        breaker = self.breaker_of(handler)
+        if breaker is None or not breaker.errors:
             return call
-        kinds, circuit = self.breaker.errors, self._failing.setdefault(handler, Circuit(self.breaker, withholds=False))
+        kinds, circuit = breaker.errors, self._failing.setdefault(handler, Circuit(breaker, withholds=False))
 
         async def guarded(argument: Any) -> object:
             try:
@@ -224,12 +239,12 @@ class FlowControl:
 
     def _has_moved(self, handler: str, circuit: Circuit, why: str) -> None:
         was_stopped, self._stopped = handler in self._stopped, frozenset(self.stopped)
-        if circuit.position is Position.OPEN and self.breaker is not None:
+        if circuit.position is Position.OPEN and (breaker := self.breaker_of(handler)) is not None:
             log.error(
                 "breaker stopped a handler",
                 handler=handler,
                 why=why,
-                retry_in=self.breaker.rest,
+                retry_in=breaker.rest,
             )
         elif circuit.position is Position.CLOSED and was_stopped:
             log.info("breaker let the handler continue", handler=handler, why=why)

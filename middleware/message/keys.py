@@ -29,6 +29,19 @@ from ackwise.middleware.usercode import Raised, Returned, Stops, called, class_n
 Key = str | bytes | int | UUID | Decimal | date | enum.Enum | tuple[Any, ...] | None
 """What a key function may return; see above."""
 
+
+class DefaultKey(enum.Enum):
+    """What a key function may return instead of a key."""
+
+    DEFAULT_KEY = "DEFAULT_KEY"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+DEFAULT_KEY: Final = DefaultKey.DEFAULT_KEY
+"""Instead of a key of `Dedup`: the message is known by the coordinates of its origin record, as without a key function."""
+
 _SCALARS: Final[frozenset[type]] = frozenset({str, bytes, int, bool, type(None), UUID, date})
 _TYPES: Final[tuple[type, ...]] = (*_SCALARS, Decimal, datetime, tuple)
 
@@ -49,11 +62,18 @@ class _Member(typing.NamedTuple):
         return f"{self.class_name}.{self.name}"
 
 
-def key_from(function: Callable[[Any], object], message: object) -> Hashable | Raised | Stops:
-    """The key that `function` finds for `message`, in a form that is compared by Python itself; what is no key counts as raised."""
+def key_from(function: Callable[[Any], object], message: object, *, may_be_default: bool = False) -> Hashable | Raised | Stops:
+    """The key that `function` finds for `message`, in a form that is compared by Python itself; what is no key counts as raised.
+
+    `may_be_default`: `DEFAULT_KEY` may stand for one.
+    """
     found = called(function, message)
     if not isinstance(found, Returned):
         return found
+    if found.value is DEFAULT_KEY:
+        return (
+            DEFAULT_KEY if may_be_default else Raised(TypeError(f"it returned DEFAULT_KEY, which only a key of Dedup may be; {_ALLOWED}"))
+        )
     key = called(_plain, found.value)
     return key.value if isinstance(key, Returned) else Raised(key.error)
 

@@ -13,7 +13,7 @@ from ackwise.middleware.errors import CodecUnavailable, StoreUnavailable, Undeco
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.disposition import Dead, Delayed, Done, Duplicate, Failure, Reason, Unrecorded
-from ackwise.middleware.message.keys import Identity, business_id, coordinates_id, identifies, key_from, message_id
+from ackwise.middleware.message.keys import DEFAULT_KEY, Identity, business_id, coordinates_id, identifies, key_from, message_id
 from ackwise.middleware.message.message import Delivery, Message, delivery_of
 from ackwise.middleware.message.wire import has_raw_names
 from ackwise.middleware.pipeline.decoding import CODEC_AWAY, decoded, decoded_ahead, ends, has_failed, take, unavailable
@@ -47,9 +47,10 @@ class Admission:
         self._agent = agent
         self._worker = worker
         self._leases = worker.leases
-        dedup = worker.dedup
+        dedup = worker.dedup if agent.dedup is None else agent.dedup
         self._dedup = dedup
         self._by_coordinates = isinstance(dedup, Transactional) and dedup.mode == "offsets"
+        self._key_of = dedup.key if dedup is not None and callable(dedup.key) else None
         self._id_header = None if dedup is None else dedup.message_id_header
         self._on_store_down = dedup.on_store_down if isinstance(dedup, Dedup) else "block"
         self._identity = None
@@ -64,7 +65,7 @@ class Admission:
         if self._agent.decodes_async:
             await self._decode_ahead(runs)
         stopped = self.decode(runs)
-        if stopped is not None or self._worker.flow.rate_limit is None:
+        if stopped is not None or self._worker.flow.rate_limit_of(self._agent.name) is None:
             return stopped
         return self._worker.flow.limit(self._agent.name, runs, ahead=self.ahead)
 
@@ -111,7 +112,7 @@ class Admission:
             self._log_unidentified(unidentified)
         if broken:
             self._worker.report_broken(self._agent.name, broken)
-        if stopped is None and self._worker.flow.breaker is not None:
+        if stopped is None and self._worker.flow.breaker_of(self._agent.name) is not None:
             self._worker.flow.judge(self._agent.name, runs, settling)
         return stopped
 
@@ -161,7 +162,7 @@ class Admission:
     def _fail(self, run: Run, raised: Raised | Stops, broken: list[Raised | Stops]) -> None:
         """Fail the messages as if the handler had raised the error."""
         failed, in_place = Delayed(failure=Failure.of(raised.error)), self._agent.in_place
-        if (of_policy := decide(run, failed, self._worker.later, raised.error, in_place=in_place)) is not None:
+        if (of_policy := decide(run, failed, self._worker.later_of(self._agent), raised.error, in_place=in_place)) is not None:
             broken.append(of_policy)
 
     def _find_order(
@@ -219,8 +220,8 @@ class Admission:
         """Find the claim keys. A run has one day, or none."""
         if self._identity is None or self._dedup is None:
             return None
-        if self._dedup.key is not None and not self._by_coordinates:
-            return self._identify_by_key(runs, run, self._identity, self._dedup.key, unidentified, broken)
+        if self._key_of is not None and not self._by_coordinates:
+            return self._identify_by_key(runs, run, self._identity, self._key_of, unidentified, broken)
         if isinstance(run.records[0], Delivery):
             for single in apart(runs, run):
                 self._identify_delivery(single, self._identity)
@@ -280,7 +281,7 @@ class Admission:
         found: list[tuple[bytes, int]] = []
         without: dict[int, Raised | None] = {}
         for place, message in enumerate(run.messages()):
-            key = key_from(key_of, message)
+            key = key_from(key_of, message, may_be_default=True)
             if isinstance(key, Stops):
                 run.prepared = False
                 return key.error
@@ -289,9 +290,10 @@ class Admission:
                 found.append((b"", 0))
                 continue
             replay_id = message.delivery.replay_id if len(run) == 1 else None
-            found.append(ids.of(business_id(key), replay_id))
+            dedup_id = self._dedup_id(message.delivery) if key is DEFAULT_KEY else business_id(key)
+            found.append(ids.of(dedup_id, replay_id))
             if replay_id is not None:
-                run.claims.base_id = ids.of(business_id(key))[0]
+                run.claims.base_id = ids.of(dedup_id)[0]
         run.claims.ids, run.claims.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         for single, raised in zip(pick(runs, run, without), without.values(), strict=True):
             single.claims.ids = single.claims.hashes = None

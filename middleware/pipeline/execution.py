@@ -344,7 +344,7 @@ class Execution:
         if self._agent.order == "partition":
             hold_back(runs, self._leases, now)
             beginning = [run for run in beginning if run.stage is Stage.ADMITTED]
-        if self._worker.flow.rate_limit is not None:
+        if self._worker.flow.rate_limit_of(self._agent.name) is not None:
             self._worker.flow.start(self._agent.name, beginning)
         for run in beginning:
             run.began, run.is_used, run.started_at, run.call = True, True, now, call
@@ -460,7 +460,7 @@ class Execution:
         return (
             isinstance(run.disposition, Dead)
             and run.disposition.reason in (Reason.MAX_RECONSUME_TIMES, Reason.NOT_RETRIED)
-            and (self._agent.in_place or self._worker.later).max_reconsume_times > 0
+            and (self._agent.in_place or self._worker.later_of(self._agent)).max_reconsume_times > 0
         )
 
     def _halve(self, doomed: Sequence[Run], batch: int) -> list[list[Run]]:
@@ -627,7 +627,7 @@ class Execution:
                 part.forget_claim()
                 part.postpone(self._worker.monotonic(), "its handler was called off")
                 given_up.append(part)
-        if self._worker.flow.rate_limit is not None:
+        if self._worker.flow.rate_limit_of(self._agent.name) is not None:
             self._worker.flow.forget(self._agent.name, given_up)
         if given_up and not call.called_off:
             self._worker.postpone(given_up, "messages were not decided on")

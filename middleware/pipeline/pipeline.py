@@ -95,7 +95,7 @@ class Pipeline:
                     await steps.execute(runs, assignment, call)
             await steps.settle(runs, assignment, call)
         finally:
-            if self._worker.flow.rate_limit is not None:
+            if self._worker.flow.rate_limit_of(self.agent.name) is not None:
                 self._worker.flow.forget(self.agent.name, runs)
         error = self._worker.stopping.error if call.stopped is None else call.stopped  # the user's, which may be false
         if error is not None:
@@ -126,7 +126,7 @@ class Pipeline:
         """Return the largest batch for `run`, in messages, itself included."""
         if not self.steps.fails_together:
             return self.agent.max_batch
-        return batch_limit(run, self.agent.max_batch, self._worker.later, self.agent.in_place)
+        return batch_limit(run, self.agent.max_batch, self._worker.later_of(self.agent), self.agent.in_place)
 
     @property
     def undeduplicated(self) -> int:

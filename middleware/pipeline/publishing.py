@@ -222,7 +222,7 @@ class Sending:
     def _fail(self, run: Run, refusal: SendFailed) -> None:
         run.publishes = []
         error = PublishRefused(refusal.cause)
-        broken = decide(run, Delayed(failure=Failure.of(error)), self._worker.later, error, in_place=self._agent.in_place)
+        broken = decide(run, Delayed(failure=Failure.of(error)), self._worker.later_of(self._agent), error, in_place=self._agent.in_place)
         self._worker.report_broken(self._agent.name, [] if broken is None else [broken])
         log.warning(
             "publish of a handler refused",

@@ -196,7 +196,7 @@ class Decisions:
         return fallen, unnamed
 
     def _rule(self, run: Run, disposition: Disposition, error: BaseException | None = None) -> Raised | Stops | None:
-        return decide(run, disposition, self._worker.later, error, in_place=self._agent.in_place)
+        return decide(run, disposition, self._worker.later_of(self._agent), error, in_place=self._agent.in_place)
 
     def _log_refused(self, ready: Sequence[Run], refused: int) -> None:
         if refused:

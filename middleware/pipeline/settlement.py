@@ -114,7 +114,7 @@ class Settlement:
             if self._leases is not None:
                 self._leases.give_back(run)
             run.suspend(now + delay, due_ms)
-            run.batch_limit = batch_limit(run, self._agent.max_batch, self._worker.later, self._agent.in_place)
+            run.batch_limit = batch_limit(run, self._agent.max_batch, self._worker.later_of(self._agent), self._agent.in_place)
 
     async def _confirm(self, ruled: Sequence[Run]) -> None:
         """Past the local deadline, or after a pause, only a renewed claim may publish; a lost one is claimed again."""

@@ -237,7 +237,8 @@ class StartControl:
     async def next(self, work: Work, call: HandlerCall) -> Any | None:
         """Take out of the queue of `work` what starts now, in `call`, which has a slot then; `None`: nothing more of it starts."""
         while work.queue and work.goes_on(call) and not self.is_shut(work.assignment, work.ready[0].place, work.call):
-            place, seconds = (0, 0.0) if self._worker.flow.rate_limit is None else self._first(work, self._worker.flow.rate_limit)
+            limit = self._worker.flow.rate_limit_of(self._agent.name)
+            place, seconds = (0, 0.0) if limit is None else self._first(work, limit)
             if seconds > 0:
                 self.end(call)
                 await self._wait(call, asyncio.sleep(seconds))

@@ -309,7 +309,7 @@ class Streaming:
         self._give(members)
 
     def _company(self, run: Run) -> int:
-        limit = 1 if run.alone else batch_limit(run, self._agent.max_batch, self._worker.later, self._agent.in_place)
+        limit = 1 if run.alone else batch_limit(run, self._agent.max_batch, self._worker.later_of(self._agent), self._agent.in_place)
         return limit if run.at_most is None else min(limit, run.at_most)
 
     async def _land(self, call: _Away, stretch: Stretch) -> None:
@@ -352,7 +352,9 @@ class Streaming:
         """
         known, doomed = list[InFlight](), list[InFlight]()
         for member in landed:
-            is_doomed = member.company > 1 and is_last(member.run, member.disposition or DONE, self._worker.later, member.error)
+            is_doomed = member.company > 1 and is_last(
+                member.run, member.disposition or DONE, self._worker.later_of(self._agent), member.error
+            )
             (doomed if is_doomed else known).append(member)
         if not doomed:
             return known

@@ -287,7 +287,9 @@ class Transactions:
 
     def _blame(self, run: Run, error: BaseException) -> None:
         if is_a(error, TransactionAborted):  # it was taken for a success until it was to be committed
-            broken = decide(run, Delayed(failure=Failure.of(error)), self._worker.later, error, in_place=self._agent.in_place)
+            broken = decide(
+                run, Delayed(failure=Failure.of(error)), self._worker.later_of(self._agent), error, in_place=self._agent.in_place
+            )
             self._worker.report_broken(self._agent.name, [] if broken is None else [broken])
         run.succeeded = False
 

@@ -29,6 +29,7 @@ from ackwise.middleware.message.keys import order_hash
 from ackwise.middleware.message.outgoing import MessageSender, Outgoing, Publisher
 from ackwise.middleware.policies.policies import Dedup, Transactional
 from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.runs.redelivery import Dropping, log_broken_policy
 from ackwise.middleware.runs.run import Run, count
 from ackwise.middleware.storage.outbox import Outbox
@@ -120,6 +121,10 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.isolation.clock = self.monotonic
+
+    def later_of(self, agent: Agent) -> ConsumeLater:
+        """Return how failed messages of `agent` are retried."""
+        return self.later if agent.later is None else agent.later
 
     def text_of(self, failure: Failure | None) -> str | None:
         """The text of what user code raised, for a log; `None` unless it may be seen there."""

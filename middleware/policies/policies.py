@@ -11,13 +11,27 @@ from typing import Annotated, Any, Final, Literal
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
-from ackwise.middleware.message.keys import Key, check_key_function, refuse_async
+from ackwise.middleware.message.keys import DEFAULT_KEY, DefaultKey, Key, check_key_function, refuse_async
 from ackwise.middleware.message.message import Message
 from ackwise.middleware.storage.claimstore import ClaimStore
 from ackwise.middleware.storage.outbox import OutboxStore
 from ackwise.middleware.storage.transaction import TransactionalStore
 
-KeyFunction = Callable[[Message[Any]], Key]
+KeyFunction = Callable[[Message[Any]], Key | DefaultKey]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyByTopic:
+    """The key function of each topic, by the topic of the origin record; `default` is that of all others."""
+
+    functions: Mapping[str, KeyFunction]
+    default: KeyFunction | DefaultKey | None = None
+
+    def __call__(self, message: Message[Any]) -> Key | DefaultKey:
+        """Return the key of `message`."""
+        found = self.functions.get(message.topic, self.default)
+        return DEFAULT_KEY if found is None or found is DEFAULT_KEY else found(message)
+
 
 _HEADER: Final = "header that identifies a message on its topic, without a key function"
 
@@ -26,15 +40,21 @@ _HEADER: Final = "header that identifies a message on its topic, without a key f
 class Dedup:
     """Run each message once: claims in `store`, a URL or a `ClaimStore`.
 
-    `key` takes a message and returns its business key; `None` or `""` means "not deduplicated". Without it a message is known
-    by the coordinates of its origin record, or by the id in its `message_id_header` if one is named. The other fields say
-    beside them what they mean. Raises `ConfigurationError` for a setting that can't work.
+    `key` takes a message and returns its business key; `None` or `""` means "not deduplicated", `DEFAULT_KEY` "as without a key". It may
+    be a mapping from topic to such a function: `key={"orders": order_id}, default=DEFAULT_KEY`; `default` is for the topics that it does
+    not name, and without it each topic needs a function. Without `key` a message is known by the coordinates of its origin record, or by
+    the id in its `message_id_header` if one is named. The other fields say beside them what they mean.
+
+    Used by one agent, it says how the messages of that agent are known, and nothing else: `use=[Dedup(key=refund_id)]`.
+
+    Raises `ConfigurationError` for a setting that can't work.
     """
 
     store: Annotated[str | ClaimStore, "URL of the claim store, such as `sqlite:///claims.db`; turns Dedup on"] = field(
-        repr=False
-    )  # it may hold a password
-    key: KeyFunction | None = None
+        default="", repr=False
+    )  # it may hold a password; an agent gives none
+    key: KeyFunction | Mapping[str, KeyFunction] | DefaultKey | None = None
+    default: KeyFunction | DefaultKey | None = None
     lease: Annotated[float | str, "time that a crashed worker keeps others from its messages; renewed while a handler runs"] = 30.0
     retention: Annotated[float | str, "memory of finished messages"] = 86400.0
     namespace: Annotated[str, "part of every key, for installations that share a store"] = "ackwise"
@@ -68,14 +88,15 @@ class Transactional:
 
     `store` is a URL or a `TransactionalStore`. The handler writes through `batch.connection` or `message.connection`, and
     neither commits nor rolls back. A batch is one transaction; where the handler raises, it is rolled back and run again
-    in halves until the culprit is alone. `key` and the fields after it are those of `Dedup`, in whose place this policy is.
+    in halves until the culprit is alone. `key`, `default` and the last fields are those of `Dedup`, in whose place this policy is.
     Raises `ConfigurationError` for a setting that can't work.
     """
 
     store: Annotated[str | TransactionalStore, "URL of the handler's database; turns Transactional on"] = field(
         repr=False
     )  # it may hold a password
-    key: KeyFunction | None = None
+    key: KeyFunction | Mapping[str, KeyFunction] | DefaultKey | None = None
+    default: KeyFunction | DefaultKey | None = None
     mode: Annotated[
         Literal["inbox", "offsets"],
         "`inbox` keeps a row per key; `offsets` one per partition, which costs less, keeps the partition's order, and does not see what a "
@@ -106,12 +127,37 @@ def _checked_identity(policy: Dedup | Transactional) -> float:
     object.__setattr__(policy, "retention", retention)
     if isinstance(policy.epoch, bool) or not isinstance(policy.epoch, int) or not 0 <= policy.epoch < 2**31:
         raise ConfigurationError(f"epoch of {name} is {policy.epoch!r}; it must be a whole number from 0; raise it by one for a replay")
-    if policy.key is not None and not callable(policy.key):
-        raise ConfigurationError(f"key of {name} is {policy.key!r}; it must be a function that takes a message and answers its key")
-    if policy.key is not None:
-        check_key_function(policy.key, f"the key function of {name}")
+    _check_key(policy)
     _check_message_id(policy)
     return retention
+
+
+def _check_key(policy: Dedup | Transactional) -> None:
+    """Refuse what finds no key, and make a mapping from topic to key function one function."""
+    name, key, default = type(policy).__name__, policy.key, policy.default
+    if isinstance(key, Mapping):
+        key = KeyByTopic(dict(key), default)
+        object.__setattr__(policy, "key", key)
+    if not isinstance(key, KeyByTopic):
+        if default is not None:
+            raise ConfigurationError(
+                f"{name} was given default=, which is for the topics of a mapping; write key={{topic: function}}, or leave it out"
+            )
+        _check_key_function(key, f"the key function of {name}", f"key of {name}")
+        return
+    for topic, function in key.functions.items():
+        if not isinstance(topic, str) or not topic:
+            raise ConfigurationError(f"key of {name} has {topic!r} among its topics; give the name of a topic, such as 'orders'")
+        _check_key_function(function, f"the key function of {name} for {topic!r}", f"key of {name} for {topic!r}")
+    _check_key_function(key.default, f"the key function of {name} for other topics", f"default of {name}")
+
+
+def _check_key_function(key: object, function: str, what: str) -> None:
+    if key is None or key is DEFAULT_KEY:
+        return
+    if not callable(key):
+        raise ConfigurationError(f"{what} is {key!r}; it must be a function that takes a message and answers its key, or DEFAULT_KEY")
+    check_key_function(key, function)
 
 
 def _check_message_id(policy: Dedup | Transactional) -> None:

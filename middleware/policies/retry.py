@@ -286,6 +286,11 @@ class ConsumeLater(Exception):
         return SendBack(delay, self.levels.fitting(delay) or 0)
 
 
+def all_levels(*policies: ConsumeLater | None) -> DelayLevels:
+    """Return the delay levels of all of `policies`, shortest first."""
+    return DelayLevels(sorted({seconds for policy in policies if policy is not None for seconds in policy.levels.seconds}))
+
+
 def _is_whole(value: object) -> bool:
     return type(plain(value)) is int
 

@@ -12,7 +12,8 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message.batch import Batch
 from ackwise.middleware.message.message import Delivery, Message
 from ackwise.middleware.message.wire import HANDLER_LIMIT
-from ackwise.middleware.policies.retry import Order, RetryInPlace
+from ackwise.middleware.policies.policies import Dedup, Transactional
+from ackwise.middleware.policies.retry import ConsumeLater, Order, RetryInPlace
 from ackwise.middleware.storage.transaction import Transaction
 
 #: Seconds. RocketMQ: `consumeTimeout`, 15 minutes.
@@ -57,6 +58,8 @@ class Agent:
     decodes: Literal["value", "message"] = "value"  #: what `decode` takes
     decodes_async: bool = False  #: `decode` returns an awaitable
     decodes_own: bool = False  #: `decode` is the user's, and may raise `CodecUnavailable`
+    later: ConsumeLater | None = None  #: how its failed messages are retried; `None`: as those of the worker
+    dedup: Dedup | Transactional | None = None  #: how its keys are found; `None`: as those of the worker
     pattern: re.Pattern[str] | None = None  #: it reads topics whose whole name matches as well, also those that are made later
 
     @property

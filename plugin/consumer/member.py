@@ -33,6 +33,7 @@ from ackwise.middleware.pipeline.transactions import Transactions
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.policies.delaytopic import send_later
 from ackwise.middleware.policies.policies import Dedup, Transactional
+from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.middleware.progress.commitmetadata import CommitMetadata
 from ackwise.middleware.runs.agent import Agent, readers_of
 from ackwise.middleware.runs.redelivery import Dropping, put_off
@@ -387,7 +388,7 @@ class Member:
             handler=handler,
             budget=self.budget,
             share=self._share_of(handler if role == "source" else None),
-            put_off=partial(put_off, policy=self.later),
+            put_off=self._put_off,
             flow=self.flow,
             isolation=self._isolation,
             commit=self._commit_lane,
@@ -510,6 +511,13 @@ class Member:
         start = lanes[0].position if lanes else end
         if [lane for lane in lanes if lane.skip(end)]:
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=True))
+
+    def later_of(self, run: Run) -> ConsumeLater:
+        """Return how `run` is retried if it fails."""
+        return self.later if run.pipeline is None else self.worker.later_of(run.pipeline.agent)
+
+    def _put_off(self, run: Run) -> None:
+        put_off(run, self.later_of(run))
 
     def _share_of(self, agent: str | None) -> Share:
         """What `agent` may have in flight; `None`: copies, and what several agents have, of which each partition has its own."""

@@ -18,7 +18,7 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.flow.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, LogThrottle, said
 from ackwise.middleware.policies.policies import DeadLetter, Dedup, Outbox, Transactional
-from ackwise.middleware.policies.retry import ConsumeLater
+from ackwise.middleware.policies.retry import ConsumeLater, all_levels
 from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.storage.claimstore import ClaimStore
 from ackwise.middleware.storage.outbox import OutboxStore
@@ -65,7 +65,7 @@ class Parts:
             slots.open_outbox(),
             slots.outbox,
             slots.open_sink(group, named_topics(agents), agents),
-            slots.flow_control(),
+            slots.flow_control([agent.name for agent in agents]),
             slots.lifespans,
         )
 
@@ -105,7 +105,7 @@ class Opening:
         self._settings = settings
         self._names = names
         self._agents = agents
-        self._levels = parts.later.levels
+        self._levels = all_levels(parts.later, *(agent.later for agent in agents))
         self._stop = stop
         self._lifespans = parts.lifespans or Lifespans()
         self._parts = [part for part in (parts.sink, parts.store, parts.inbox, parts.outbox) if part is not None]

@@ -7,7 +7,7 @@ called by its own agent and returns statuses as on the other host.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
@@ -43,13 +43,14 @@ if TYPE_CHECKING:
     from ackwise.plugin.faust.faustsettings import FaustSettings
 
 
-def use(app: faust.App, *things: Usable, **settings: Unpack[FaustSettings]) -> None:
+def use(app: faust.App, *things: Usable, agents: Sequence[str] = (), **settings: Unpack[FaustSettings]) -> None:
     """Let the agents that are declared on `app` from here on lose nothing: policies, one of a kind, and observers, as for `App.use`;
     and middleware, which wraps handler functions, while other agents are loops.
 
     Without any, `ConsumeLater(16)` and `DeadLetter()` are on. Call it right after the app is made, before its first agent;
-    it may be called again. `settings` are `create_topics`, `revoke_timeout`, `drain_timeout`, `start_timeout` and `clock_skew` of
-    `HostSettings`, which the app takes as well, as keywords `ackwise_create_topics` and so on; the others are Faust's own.
+    it may be called again. With `agents`, names, `things` are for those agents alone: policies in place of the app's, and middleware, as
+    `use=` of an agent of Ackwise's `App`. `settings` are `create_topics`, `revoke_timeout`, `drain_timeout`, `start_timeout` and
+    `clock_skew` of `HostSettings`, which the app takes as well, as keywords `ackwise_create_topics` and so on; the others are Faust's own.
     Raises `ConfigurationError`.
     """
     refuse_unknown(settings, owner="use()")
@@ -65,8 +66,11 @@ def use(app: faust.App, *things: Usable, **settings: Unpack[FaustSettings]) -> N
         raise ConfigurationError(
             f"app.use() comes after agent {next(iter(app.agents))!r} was declared; call it right after the app is made"
         )
-    for thing in things:
-        cast(FaustHost, host).slots.use(thing)
+    slots = cast(FaustHost, host).slots
+    for name in (agents,) if isinstance(agents, str) else agents:
+        slots.use_for(name, things)
+    for thing in () if agents else things:
+        slots.use(thing)
     for name, value in settings.items():
         options[f"ackwise_{name}"] = value
         if (conf := settings_of(app)) is not None and name not in host.config.of():
@@ -238,12 +242,13 @@ class App(FaustApp):
         )
         use(self)
 
-    def use(self, *things: Usable, **settings: Unpack[FaustSettings]) -> None:
+    def use(self, *things: Usable, agents: Sequence[str] = (), **settings: Unpack[FaustSettings]) -> None:
         """Add policies, one of a kind and in any order, middleware and observers; before the first agent.
 
+        With `agents`, names, what is given is for those agents alone: policies in place of the app's, and middleware.
         `settings` are those that the app takes itself, without `ackwise_`. Raises `ConfigurationError`.
         """
-        use(self, *things, **settings)
+        use(self, *things, agents=agents, **settings)
 
     @overload
     def handler(

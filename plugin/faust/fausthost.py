@@ -152,7 +152,9 @@ class FaustHost:
 
     def declared(self) -> Declared:
         """The agents of the app, and what they read. Raises `ConfigurationError`."""
-        return declared(self.app, self.config, dead_letter=self.slots.dead_letter.topic, topic_names=self.settings().topic_names)
+        found = declared(self.app, self.config, dead_letter=self.slots.dead_letter.topic, topic_names=self.settings().topic_names)
+        self.slots.refuse_unknown_agents([*self.app.agents])
+        return found._replace(agents=[self.slots.governed(agent) for agent in found.agents])
 
     def group(self) -> Group:
         """What the app needs of Kafka and of this machine. Raises `ConfigurationError`."""
@@ -203,8 +205,9 @@ class FaustHost:
             prefetch = self._declared.max_batch(agent.name)
             function = None if derived else self._declared.function(name)
             intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=prefetch, derive=derive, function=function)
+            handler = self.slots.governed(intake.handler, of=agent.name)
             intake.pipeline = self._member.pipelines[name] = Pipeline(
-                intake.handler, self._member.worker, functools.partial(Streaming, hand_over=intake.hand_over, flush=self.flush)
+                handler, self._member.worker, functools.partial(Streaming, hand_over=intake.hand_over, flush=self.flush)
             )
             if late := [partition for partition in self._member.lanes if partition.topic in (*intake.topics, self._member.names.retry)]:
                 self._opened_opening().begin_again(late)  # others read it already, and would commit past what this one has not seen
@@ -230,6 +233,7 @@ class FaustHost:
     async def _open(self, consumer: ReliableConsumer) -> None:
         self.check()
         settings, self._declared = self.settings(), self.declared()
+        self.slots.check_own(self._declared.agents)
         self._consumer = consumer
         let_recovery_wait(self.app)
         self.slots.log_overrides(settings.group)

@@ -13,8 +13,9 @@ from typing import Final, Protocol, runtime_checkable
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.flow.breaker import FIRST, SHARE, WINDOW, Breaker
-from ackwise.middleware.policies.policies import Broadcasting, Dedup, Transactional
-from ackwise.middleware.policies.retry import Exponential, Order, RetryPolicy, Schedule
+from ackwise.middleware.flow.limits import RateLimit
+from ackwise.middleware.policies.policies import Broadcasting, Dedup, KeyByTopic, Transactional
+from ackwise.middleware.policies.retry import ConsumeLater, Exponential, Order, RetryPolicy, Schedule
 from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.handlers.decoder import name_of
 from ackwise.plugin.operate.failurepaths import FailurePath, delays_in_words, failures
@@ -114,19 +115,30 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         )
     yield ChainLink("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
     yield ChainLink("admit", "breaker", _breaker(slots.breaker))
+    for agent in agents:
+        if slots.has_own(agent.name, Breaker, "breaker"):
+            yield ChainLink("admit", f"breaker of {agent.name}", _breaker(slots.breaker_of(agent.name)))
     if (limit := slots.rate_limit) is not None:
-        yield ChainLink("admit", "rate", f"{limit.rate} for each {'key' if limit.key else 'handler'}, {limit.most} at once; the rest waits")
+        yield ChainLink("admit", "rate", _rate(limit))
+    for agent in agents:
+        if slots.has_own(agent.name, RateLimit, "rate_limit") and (limit := slots.rate_limit_of(agent.name)) is not None:
+            yield ChainLink("admit", f"rate of {agent.name}", _rate(limit))
     if (transactional := slots.transactional) is None:
         yield ChainLink("admit", "dedup", _dedup(slots.dedup) if broadcasting is None else "off: every instance runs every message")
     else:
         kept = _dedup(transactional) if transactional.mode == "inbox" else f"{_text(transactional.store)}, at the offset that is kept there"
         yield ChainLink("admit", "transaction", f"starts in {kept}")
+    for agent in agents:
+        if agent.dedup is not None:
+            yield ChainLink("admit", f"dedup of {agent.name}", f"key: {_key(agent.dedup)}")
     if slots.tracing is not None:
         yield ChainLink("execute", "tracing", "a span of OpenTelemetry around each call of a handler")
     for place, around in enumerate(slots.arounds, 1):
         wrapped = "batch" if around.kinds == {"batch"} else f"handler that takes a {' or a '.join(sorted(around.kinds))}"
         yield ChainLink("execute", around.name, f"middleware {place}, around every {wrapped}")
     for agent in agents:
+        for around in slots.own_arounds(agent.name):
+            yield ChainLink("execute", around.name, f"middleware of {agent.name}, inside of those of the app")
         yield ChainLink("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
     if broadcasting is None:
         yield ChainLink("settle", "copies", "published, acknowledged by all in-sync replicas")
@@ -179,6 +191,10 @@ def _breaker(breaker: Breaker) -> str:
     return f"stops a handler if {' or if '.join([*values, *raised])}" if values or raised else "off"
 
 
+def _rate(limit: RateLimit) -> str:
+    return f"{limit.rate} for each {'key' if limit.key else 'handler'}, {limit.most} at once; the rest waits"
+
+
 def _dedup(dedup: Dedup | Transactional | None) -> str:
     if dedup is None:
         return "off: not given a store"
@@ -186,11 +202,21 @@ def _dedup(dedup: Dedup | Transactional | None) -> str:
 
 
 def _key(dedup: Dedup | Transactional) -> str:
-    if dedup.key is not None:
-        return name_of(dedup.key)
+    match dedup.key:
+        case KeyByTopic(functions, default):
+            by_topic = [f"{topic}: {_key_of(function)}" for topic, function in functions.items()]
+            return ", ".join([*by_topic, *([] if default is None else [f"others: {_key_of(default)}"])])
+        case key if callable(key):
+            return name_of(key)
+        case _:
+            pass
     if dedup.message_id_header is None:
         return "where the message was written"
     return f"the header {dedup.message_id_header} with its topic, otherwise where the message was written"
+
+
+def _key_of(key: object) -> str:
+    return name_of(key) if callable(key) else "where the message was written"
 
 
 def _text(target: object) -> str:
@@ -233,10 +259,35 @@ def _settings(
         for setting in _of_table(("agents", agent.name), agent, config):
             if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
                 yield setting
+        yield from _own_settings(slots, agent, config)
         if agent.order is not None:
             order = agent.order if agent.order_by is None else f"{agent.order}, by {name_of(agent.order_by)}"
             yield Setting(f"agents.{agent.name}.order", order, "code")
             yield Setting(f"agents.{agent.name}.in_place", str(agent.in_place), "code")
+
+
+def _own_settings(slots: Slots, agent: Agent, config: Config) -> Iterator[Setting]:
+    """What an agent has by itself, in place of what holds for the app."""
+    name = agent.name
+    if agent.later is not None:
+        yield from _of_table(("agents", name, "consume_later"), agent.later, config)
+        for what, policy in _retries(agent.later):
+            yield Setting(f"agents.{name}.consume_later.{what}", _policy(policy), "code")
+        if agent.later.no_retry:
+            yield Setting(f"agents.{name}.consume_later.no_retry", ", ".join(kind.__name__ for kind in agent.later.no_retry), "code")
+    if agent.dedup is not None:
+        yield from _of_table(("agents", name, "dedup"), agent.dedup, config)
+        yield Setting(f"agents.{name}.dedup.key", _key(agent.dedup), "default" if agent.dedup.key is None else "code")
+    if slots.has_own(name, Breaker, "breaker"):
+        yield from _of_table(("agents", name, "breaker"), slots.breaker_of(name), config)
+    if slots.has_own(name, RateLimit, "rate_limit"):
+        yield from _of_table(("agents", name, "rate_limit"), slots.rate_limit_of(name), config)
+
+
+def _retries(later: ConsumeLater) -> Iterator[tuple[str, RetryPolicy | None]]:
+    yield "retry", later.retry
+    for kind, policy in later.retry_by_error.items():
+        yield f"retry_by_error.{kind.__name__}", policy
 
 
 def _options(settings: HostSettings, config: Config, origins: Mapping[str, str]) -> Iterator[Setting]:
@@ -257,9 +308,10 @@ _NOT_OF_A_TABLE: Final = (EVERY_CLIENT, OWN_CONSUMER, OWN_PRODUCER, MIDDLEWARE)
 
 def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterator[Setting]:
     """The entries of one table: as `holder` has them, with where each was set."""
-    given = config.of_agent(table[1]) if table[:1] == ("agents",) else config.of(*table)
+    given = config.of_agent(*table[1:]) if table[:1] == ("agents",) else config.of(*table)
+    known = (*table[:1], "NAME", *table[2:])[: len(table)]
     for entry in ENTRIES.values():
-        if entry.path[:-1] == (*table[:1], "NAME")[: len(table)] and entry.path[0] not in _NOT_OF_A_TABLE:
+        if entry.path[:-1] == known and not {entry.path[0], entry.path[-1]} & {*_NOT_OF_A_TABLE}:
             name = entry.path[-1]
             value = getattr(holder, name)
             source = given[name].source if name in given else _source_in_code(entry, value)
@@ -269,10 +321,7 @@ def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterato
 def _settings_of_copies(slots: Slots, names: TopicNames, config: Config) -> Iterator[Setting]:
     later = slots.later
     yield from _of_table(("consume_later",), later, config)
-    for name, policy in (
-        ("retry", later.retry),
-        *((f"retry_by_error.{kind.__name__}", policy) for kind, policy in later.retry_by_error.items()),
-    ):
+    for name, policy in _retries(later):
         yield Setting(f"consume_later.{name}", _policy(policy), "default" if policy is None else "code")
     if later.no_retry:
         yield Setting("consume_later.no_retry", ", ".join(kind.__name__ for kind in later.no_retry), "code")

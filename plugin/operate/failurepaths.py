@@ -19,7 +19,7 @@ from ackwise.middleware.pipeline.settlement import PUBLISH_AGAIN
 from ackwise.middleware.pipeline.timeout import HANG_WARNING
 from ackwise.middleware.pipeline.worker import FIRST_WAIT, LONGEST_WAIT
 from ackwise.middleware.policies.policies import Broadcasting, Dedup, Events, Outbox, Share
-from ackwise.middleware.policies.retry import LONGEST_DELAY, Order, RetryInPlace, journey
+from ackwise.middleware.policies.retry import LONGEST_DELAY, ConsumeLater, Order, RetryInPlace, journey
 from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.usercode import STOPS, Raised, Returned
 from ackwise.plugin.policyslots import Slots
@@ -77,6 +77,7 @@ class _Failures:
         self._settings = settings
         self._slots = slots
         self._later = slots.later
+        self._policies = _policies(slots.later, agents)
         self._dedup = slots.dedup
         self._transactional = slots.transactional
         self._broadcasts = slots.broadcasting is not None
@@ -110,12 +111,17 @@ class _Failures:
             if agent.in_place is not None:
                 yield self._suspended(agent, agent.in_place)
         if any(agent.in_place is None for agent in self._agents):
-            yield from self._of_errors("the handler")
-            yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
-            yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
-            yield from self._of_wishes("the handler")
-            if self._has_batches:
-                yield from self._of_batches("batch")
+            for who, later, has_batches in self._policies:
+                yield from self._of_errors(who, later)
+                yield self._ruled(f"{who} returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER), later=later)
+                yield self._ruled(f"{who} returns anything but None or a status", lambda batch: Returned(True), later=later)
+                yield from self._of_wishes(who, later)
+                if has_batches:
+                    yield from self._of_batches("batch" if len(self._policies) == 1 else f"batch of {who}", later)
+            if kept := [agent.name for agent in self._agents if agent.keep_ack_index_on_error]:
+                yield FailurePath(
+                    f"{' or '.join(kept)} raises after setting ack_index", "messages up to it are done", "", (), 1, "", _AT_ONCE
+                )
         timeouts = [] if self._shares else [agent.consume_timeout for agent in self._agents if agent.kind != "stream"]
         for timeout in dict.fromkeys(timeouts):
             if timeout:
@@ -137,9 +143,10 @@ class _Failures:
         return FailurePath(f"{agent.name} raises", then, after if limit else "", (delay,) * limit, limit + 1, ends, offset)
 
     def _of_streams(self) -> Iterator[FailurePath]:
-        yield from self._of_errors("the agent")
-        yield from self._of_wishes("the agent")
-        yield from self._of_batches("current_batch()")
+        for who, later in _of_loops(self._later, self._agents):
+            yield from self._of_errors(who, later)
+            yield from self._of_wishes(who, later)
+            yield from self._of_batches("current_batch()" if who == "the agent" else f"current_batch() in {who}", later)
         yield self._ruled("something that the agent sent for a message is not accepted", lambda batch: Raised(RuntimeError()))
         yield self._held("a change of a table is not accepted", "undecided; the worker stops", "")
         yield self._ruled("the agent leaves its loop in the middle of a message, and starts another", lambda batch: Raised(RuntimeError()))
@@ -148,21 +155,21 @@ class _Failures:
         yield self._hangs("the agent")
         yield self._held("the agent raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
 
-    def _of_errors(self, who: str) -> Iterator[FailurePath]:
-        yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()))
-        for kind in dict.fromkeys((*self._later.retry_by_error, *self._later.no_retry)):
+    def _of_errors(self, who: str, later: ConsumeLater) -> Iterator[FailurePath]:
+        yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()), later=later)
+        for kind in dict.fromkeys((*later.retry_by_error, *later.no_retry)):
             if not issubclass(kind, STOPS):
-                yield self._ruled(f"{who} raises {kind.__name__}", _raising(kind))
+                yield self._ruled(f"{who} raises {kind.__name__}", _raising(kind), later=later)
 
-    def _of_wishes(self, who: str) -> Iterator[FailurePath]:
-        yield self._ruled(f"{who} raises Later(…)", lambda _: Raised(raising.Later(30)), after="as asked")
-        yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(raising.Later(level=-1)))
-        yield self._ruled(f"{who} raises Reject", lambda batch: Raised(raising.Reject("no")))
+    def _of_wishes(self, who: str, later: ConsumeLater) -> Iterator[FailurePath]:
+        yield self._ruled(f"{who} raises Later(…)", lambda _: Raised(raising.Later(30)), after="as asked", later=later)
+        yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(raising.Later(level=-1)), later=later)
+        yield self._ruled(f"{who} raises Reject", lambda batch: Raised(raising.Reject("no")), later=later)
 
     def _hangs(self, who: str) -> FailurePath:
         return self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
 
-    def _of_batches(self, spelled_as: str) -> Iterator[FailurePath]:
+    def _of_batches(self, spelled_as: str, later: ConsumeLater) -> Iterator[FailurePath]:
         def prefix(batch: Batch[Any]) -> Returned[Any]:
             batch.ack_index = -1
             return Returned(None)
@@ -175,11 +182,11 @@ class _Failures:
             batch.dead(batch[0], "why")
             return Returned(None)
 
-        yield self._ruled(f"a message above {spelled_as}.ack_index = i", prefix)
-        if kept := [agent.name for agent in self._agents if agent.keep_ack_index_on_error]:
-            yield FailurePath(f"{' or '.join(kept)} raises after setting ack_index", "messages up to it are done", "", (), 1, "", _AT_ONCE)
-        yield self._ruled(f"{spelled_as}.later(message, delay=…)", one_later, after="as asked")
-        yield self._ruled(f"{spelled_as}.dead(message, why)", one_dead, reason="why")
+        batch, _, whose = spelled_as.partition(" ")
+        whose = whose and f" {whose}"
+        yield self._ruled(f"a message above {batch}.ack_index = i{whose}", prefix, later=later)
+        yield self._ruled(f"{batch}.later(message, delay=…){whose}", one_later, after="as asked", later=later)
+        yield self._ruled(f"{batch}.dead(message, why){whose}", one_dead, reason="why", later=later)
 
     def _of_middleware(self) -> Iterator[FailurePath]:
         if self._slots.arounds:
@@ -189,8 +196,8 @@ class _Failures:
 
     def _of_messages(self) -> Iterator[FailurePath]:
         yield self._dead("the value can't be decoded", Reason.UNDECODABLE, attempts=None, then="dead letter with the raw bytes, never run")
-        keyed = self._dedup or self._transactional
-        if keyed is not None and keyed.key is not None:
+        keyed = [agent.dedup or self._dedup or self._transactional for agent in self._agents]
+        if any(each is not None and callable(each.key) for each in keyed):
             yield self._ruled("the key function raises", lambda batch: Raised(RuntimeError()))
         if self._broadcasts:
             return
@@ -320,9 +327,15 @@ class _Failures:
         return spelled(self._settings.commit_interval or 5.0)
 
     def _ruled(
-        self, when: str, act: Callable[[Batch[Any]], Raised | Returned[Any]], *, after: str | None = None, reason: str | None = None
+        self,
+        when: str,
+        act: Callable[[Batch[Any]], Raised | Returned[Any]],
+        *,
+        after: str | None = None,
+        reason: str | None = None,
+        later: ConsumeLater | None = None,
     ) -> FailurePath:
-        """What the rulings and the policy make of a batch of one message."""
+        """What the rulings and the policy make of a batch of one message; `later` is that of the app unless it is given."""
         batch = Batch([_MESSAGE])
         result = act(batch)
         disposition = dispositions_of(batch, result, handler="")[0]
@@ -330,7 +343,7 @@ class _Failures:
             return self._dead(when, reason or disposition.reason)
         assert isinstance(disposition, Delayed), "a failure is later or dead"
         error = result.error if isinstance(result, Raised) else None
-        travelled = journey(self._later, disposition, error)
+        travelled = journey(self._later if later is None else later, disposition, error)
         if not travelled.delays:
             return self._dead(when, travelled.end)
         delays = travelled.delays
@@ -344,6 +357,33 @@ class _Failures:
 
     def _held(self, when: str, then: str, after: str, offset: str = _NOT_YET) -> FailurePath:
         return _held(when, then, offset, after)
+
+
+def _policies(app: ConsumeLater, agents: Sequence[Agent]) -> list[tuple[str, ConsumeLater, bool]]:
+    """Who retries how, and whether among them are handlers of batches: handlers that wait in place and loops are left out."""
+    of_handlers = [agent for agent in agents if agent.in_place is None and agent.kind != "stream"]
+    found: dict[int, tuple[ConsumeLater, list[Agent]]] = {}
+    for agent in of_handlers:
+        later = app if agent.later is None else agent.later
+        found.setdefault(id(later), (later, []))[1].append(agent)
+    return [
+        (
+            "the handler" if len(found) == 1 else " or ".join(agent.name for agent in some),
+            later,
+            any(agent.kind == "batch" for agent in some),
+        )
+        for later, some in found.values()
+    ]
+
+
+def _of_loops(app: ConsumeLater, agents: Sequence[Agent]) -> list[tuple[str, ConsumeLater]]:
+    """As `_policies`, of the agents of Faust that are loops."""
+    found: dict[int, tuple[ConsumeLater, list[str]]] = {}
+    for agent in agents:
+        if agent.kind == "stream":
+            later = app if agent.later is None else agent.later
+            found.setdefault(id(later), (later, []))[1].append(agent.name)
+    return [("the agent" if len(found) == 1 else " or ".join(names), later) for later, names in found.values()]
 
 
 _MESSAGE: Final = Message[Any](Delivery("", 0, 0, 0, None, None, (), Origin("", 0, 0, 0)), None)

@@ -309,7 +309,7 @@ async def outbox(policy: Outbox) -> Finding:
 def identity(dedup: Dedup | Transactional) -> Finding:
     """How a message is recognised when it comes again."""
     subject, header = "identity", dedup.message_id_header
-    if dedup.key is not None:
+    if callable(dedup.key):
         return Finding(subject, "ok", "a message is known by the key function")
     if isinstance(dedup, Transactional) and dedup.mode == "offsets":
         return Finding(subject, "ok", "a message is known by its place in its partition")

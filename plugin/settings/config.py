@@ -101,12 +101,14 @@ class Config:
         with self.sourced(EVERY_CLIENT):
             return make(brokers=brokers or entries.get("brokers", DEFAULT_BROKERS), client_options=self.options(), **more)
 
-    def of_agent(self, name: str) -> dict[str, Given]:
-        """The entries that are set for the agent `name`; variables spell it in capitals."""
-        spelled = _as_variable(name)
-        return self.of("agents", name) | {
-            path[2]: given for path, given in self._variables.items() if path[0] == "agents" and path[1] == spelled
-        }
+    def of_agent(self, name: str, *table: str) -> dict[str, Given]:
+        """The entries that are set for the agent `name`, in this table of it; variables spell it in capitals."""
+        spelled = ("agents", _as_variable(name), *table)
+        return self.of("agents", name, *table) | {path[-1]: given for path, given in self._variables.items() if path[:-1] == spelled}
+
+    def _in(self, table: str, agent: str | None) -> tuple[_Path, dict[str, Given]]:
+        """The path of a table of the app, or of one of its agents, and what is set there."""
+        return ((table,), self.of(table)) if agent is None else (("agents", agent, table), self.of_agent(agent, table))
 
     def host_settings(
         self, group: str, *, brokers: str = DEFAULT_BROKERS, fixed: Mapping[str, Any] | None = None, **keywords: Any
@@ -125,14 +127,14 @@ class Config:
         with self.sourced(EVERY_CLIENT), self.sourced(OWN_CONSUMER), self.sourced(OWN_PRODUCER):
             return _made(lambda **set_here: HostSettings(group=group, **{"brokers": brokers, **keywords, **set_here, **fixed}), given, ())
 
-    def middleware(self) -> list[Any]:
-        """The functions that the entry `middleware` names, imported now. Raises `ConfigurationError`."""
-        given = self.of().get(MIDDLEWARE)
+    def middleware(self, agent: str | None = None) -> list[Any]:
+        """The functions that the entry `middleware` names, of the app or of an agent, imported now. Raises `ConfigurationError`."""
+        given = (self.of() if agent is None else self.of_agent(agent)).get(MIDDLEWARE)
         return [] if given is None else [_imported(name, given.source) for name in cast(list[str], given.value)]
 
-    def later(self, used: ConsumeLater | None) -> ConsumeLater:
+    def later(self, used: ConsumeLater | None, agent: str | None = None) -> ConsumeLater:
         """`ConsumeLater` as it holds, from the one that the code uses, if any. Raises `ConfigurationError`."""
-        policy, given = used or ConsumeLater(), self.of("consume_later")
+        policy, (table, given) = ConsumeLater() if used is None else used, self._in("consume_later", agent)
         if not given:
             return policy
 
@@ -142,7 +144,7 @@ class Config:
             made.require_delays()
             return made
 
-        return _made(make, given, ("consume_later",))
+        return _made(make, given, table)
 
     def dead_letter(self, used: DeadLetter | None) -> DeadLetter:
         """`DeadLetter` as it holds."""
@@ -164,13 +166,17 @@ class Config:
         """`Outbox` as it holds; an entry `outbox.store` turns it on. Raises `ConfigurationError`."""
         return self._optional(Outbox, used, "outbox", "store")
 
-    def breaker(self, used: Breaker | None) -> Breaker:
+    def breaker(self, used: Breaker | None, agent: str | None = None) -> Breaker:
         """`Breaker` as it holds."""
-        return self._changed(used or Breaker(), "breaker")
+        return self._changed(used or Breaker(), "breaker", agent)
 
-    def rate_limit(self, used: RateLimit | None) -> RateLimit | None:
+    def rate_limit(self, used: RateLimit | None, agent: str | None = None) -> RateLimit | None:
         """`RateLimit` as it holds; an entry `rate_limit.rate` turns it on. Raises `ConfigurationError`."""
-        return self._optional(RateLimit, used, "rate_limit", "rate")
+        return self._optional(RateLimit, used, "rate_limit", "rate", agent)
+
+    def keys(self, dedup: Dedup, agent: str) -> Dedup:
+        """`Dedup` with what is set of the keys of `agent`. Raises `ConfigurationError`."""
+        return self._changed(dedup, "dedup", agent)
 
     def broadcasting(self, used: Broadcasting | None) -> Broadcasting | None:
         """`Broadcasting` as it holds; an entry `broadcasting.instance` turns it on. Raises `ConfigurationError`."""
@@ -207,25 +213,26 @@ class Config:
             check_agent(made)
             return made
 
-        return _made(make, self.of_agent(agent.name), ("agents", agent.name))
+        fields = {name: given for name, given in self.of_agent(agent.name).items() if name != MIDDLEWARE}
+        return _made(make, fields, ("agents", agent.name))
 
-    def _optional(self, policy: Callable[..., T], used: T | None, table: str, switch: str) -> T | None:
-        given = self.of(table)
+    def _optional(self, policy: Callable[..., T], used: T | None, table: str, switch: str, agent: str | None = None) -> T | None:
+        path, given = self._in(table, agent)
         if used is not None:
-            return self._changed(used, table)
+            return self._changed(used, table, agent)
         if given and switch not in given:
             name, (_, source) = next(iter(given.items()))
             kind = table.title().replace("_", "")
             raise ConfigurationError(
-                f"{table}.{name} is set by {source}, and this app does not use {kind}; "
-                f"use({kind}(…)) in the code, or set {table}.{switch} as well"
+                f"{dotted((*path, name))} is set by {source}, and this {'app' if agent is None else 'agent'} does not use {kind}; "
+                f"use({kind}(…)) in the code, or set {dotted((*path, switch))} as well"
             )
-        return _made(policy, given, (table,)) if given else None
+        return _made(policy, given, path) if given else None
 
-    def _changed(self, used: T, table: str) -> T:
-        given = self.of(table)
+    def _changed(self, used: T, table: str, agent: str | None = None) -> T:
+        path, given = self._in(table, agent)
         replace: Any = dataclasses.replace
-        return _made(lambda **set_here: replace(used, **set_here), given, (table,)) if given else used
+        return _made(lambda **set_here: replace(used, **set_here), given, path) if given else used
 
 
 def _made(make: Callable[..., T], given: Mapping[str, Given], table: _Path) -> T:
@@ -349,9 +356,13 @@ def _path_of(variable: str) -> tuple[_Path, Any]:
     """The path and the entry of `variable`. The name of an agent stays in capitals, and may have its own underscores."""
     table, _, rest = variable.removeprefix(PREFIX).partition("__")
     if table == "AGENTS":
+        parts = rest.split("__")
+        for place in range(1, len(parts)):
+            path: _Path = ("agents", "__".join(parts[:place]), *(part.lower() for part in parts[place:]))
+            if path[1] and (entry := entry_of(path)) is not None:
+                return path, entry
         agent, _, field = rest.rpartition("__")
-        path: _Path = ("agents", agent, field.lower())
-        return path, entry_of(path) if agent else None
+        return ("agents", agent, field.lower()), None
     path = (table.lower(), rest.lower()) if rest else (table.lower(),)
     return path, entry_of(path)
 

@@ -193,31 +193,49 @@ def _of_consume_later() -> list[SettingEntry]:
     return [SettingEntry(("consume_later", name), hint, getattr(default, name), meaning) for name, (hint, meaning) in found.items()]
 
 
+#: Entries of the app that each agent may have as well, in its own table.
+_ALSO_OF_AGENTS: Final = (
+    "consume_later.max_reconsume_times",
+    "consume_later.levels",
+    "dedup.message_id_header",
+    "breaker.undecodable",
+    "breaker.first_wait",
+    "breaker.rest",
+    "rate_limit.rate",
+    "rate_limit.burst",
+    MIDDLEWARE,
+)
+
+
+def _of_one_agent(of_app: Sequence[SettingEntry]) -> list[SettingEntry]:
+    """The entries of the policies and of the middleware that an agent has by itself; without them it has those of the app."""
+    entries = [entry for entry in of_app if dotted(entry.path) in _ALSO_OF_AGENTS]
+    return [SettingEntry(("agents", _ANY, *entry.path), entry.hint, None, f"of one agent: {entry.meaning}") for entry in entries]
+
+
 def _all() -> dict[tuple[str, ...], SettingEntry]:
     host = _of_fields((), HostSettings, brokers=DEFAULT_BROKERS)
     options = [entry for entry in host if entry.path[0] in _OPTIONS]
     for entry in options:
         host.remove(entry)
-    return {
-        entry.path: entry
-        for entry in (
-            *host,
-            SettingEntry((MIDDLEWARE,), list[str], None, "middleware around every handler that it takes, the first the outermost"),
-            *_of_consume_later(),
-            *_of_fields(("dead_letter",), DeadLetter),
-            *_of_fields(("dedup",), Dedup),
-            *_of_fields(("transactional",), Transactional),
-            *_of_fields(("events",), Events),
-            *_of_fields(("outbox",), Outbox),
-            *_of_fields(("breaker",), Breaker),
-            *_of_fields(("rate_limit",), RateLimit),
-            *_of_fields(("broadcasting",), Broadcasting),
-            *_of_fields(("share",), Share),
-            *_of_fields(("watch",), Watch),
-            *_of_fields(("agents", _ANY), Agent),
-            *(SettingEntry((*entry.path, _ANY), int | str, None, entry.meaning) for entry in options),
-        )
-    }
+    of_app = (
+        *host,
+        SettingEntry((MIDDLEWARE,), list[str], None, "middleware around every handler that it takes, the first the outermost"),
+        *_of_consume_later(),
+        *_of_fields(("dead_letter",), DeadLetter),
+        *_of_fields(("dedup",), Dedup),
+        *_of_fields(("transactional",), Transactional),
+        *_of_fields(("events",), Events),
+        *_of_fields(("outbox",), Outbox),
+        *_of_fields(("breaker",), Breaker),
+        *_of_fields(("rate_limit",), RateLimit),
+        *_of_fields(("broadcasting",), Broadcasting),
+        *_of_fields(("share",), Share),
+        *_of_fields(("watch",), Watch),
+    )
+    of_agents = (*_of_fields(("agents", _ANY), Agent), *_of_one_agent(of_app))
+    of_clients = [SettingEntry((*entry.path, _ANY), int | str, None, entry.meaning) for entry in options]
+    return {entry.path: entry for entry in (*of_app, *of_agents, *of_clients)}
 
 
 ENTRIES: Final = _all()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Sequence
 from typing import NamedTuple
 
 from ackwise.middleware.policies.policies import Dedup, Events, Transactional
-from ackwise.middleware.policies.retry import DelayLevels
+from ackwise.middleware.policies.retry import DelayLevels, all_levels
 from ackwise.middleware.runs.agent import Agent
 from ackwise.plugin.policyslots import Slots
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -57,7 +57,7 @@ def group_of(settings: HostSettings, slots: Slots, agents: Sequence[Agent], *, m
         names=TopicNames.of(settings, dead_letter=slots.dead_letter.topic),
         sources=named_topics(agents),
         made=frozenset(made),
-        levels=slots.later.levels,
+        levels=all_levels(slots.later, *(agent.later for agent in agents)),
         dedup=slots.dedup or slots.transactional,
         events=slots.events,
         agents=tuple(agents),

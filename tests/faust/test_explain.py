@@ -11,7 +11,7 @@ import faust
 import pytest
 from rich.console import Console
 
-from ackwise import Batch, Broadcasting, ConsumeLater, Dedup, Events, Share, Transactional, Watch
+from ackwise import Batch, Broadcasting, ConsumeLater, Dedup, Events, Message, RateLimit, Share, Transactional, Watch
 from ackwise.errors import ConfigurationError
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.faust import App
@@ -55,6 +55,35 @@ def printed(explained: Explanation) -> str:
 
 def settings(app: Any) -> dict[str, tuple[str, str]]:
     return {setting.name: (setting.value, setting.source) for setting in host(app).explain().settings}
+
+
+def test_policies_for_named_agents_are_theirs_alone() -> None:
+    app: Any = faust.App("shop", broker="kafka://kafka-1:9092", env={})
+    app.use(Dedup("sqlite:///claims.db"), ConsumeLater(3))
+    app.use(ConsumeLater(7, levels="1s"), RateLimit("5/s"), Dedup(key=lambda message: message.key), agents=["bill"])
+    app.agent(app.topic("orders"), name="bill")(loop)
+    app.agent(app.topic("parcels"), name="ship")(loop)
+    of_bill, of_ship = host(app).group().agents
+    assert of_bill.later is not None
+    assert of_bill.dedup is not None
+    assert (of_bill.later.max_reconsume_times, of_bill.dedup.store, of_ship.later, of_ship.dedup) == (7, "sqlite:///claims.db", None, None)
+    assert {path.when: path.attempts for path in host(app).explain().failures}.items() >= {"bill raises": 8, "ship raises": 4}.items()
+
+
+def test_policies_for_an_agent_that_there_is_not_and_middleware_for_a_loop_are_refused() -> None:
+    async def through(message: Message[Any], call_next: Any) -> object:
+        return await call_next(message)
+
+    app: Any = faust.App("shop", broker="kafka://kafka-1:9092", env={})
+    app.use(ConsumeLater(7), agents=["bil"])
+    app.agent(app.topic("orders"), name="bill")(loop)
+    with pytest.raises(ConfigurationError, match=r"use\(\) was called for agent 'bil', and there is none; did you mean 'bill'\?"):
+        host(app).explain()
+    app = faust.App("shop", broker="kafka://kafka-1:9092", env={})
+    app.use(through, agents=["bill"])
+    app.agent(app.topic("orders"), name="bill")(loop)
+    (said,) = host(app).explain().refusals
+    assert "middleware 'through' takes a message, and agent 'bill' is a loop; it would never run" in said
 
 
 def test_the_explanation_is_the_one_on_file() -> None:

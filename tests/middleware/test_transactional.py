@@ -503,7 +503,7 @@ async def test_a_handler_of_single_messages_shares_the_transaction_and_its_culpr
 
 async def test_a_message_without_a_key_is_run_in_the_transaction_and_marked_nowhere(make: Any, database: Database) -> None:
     spine = make(write)
-    spine.pipeline.admission._dedup = Transactional(database, key=lambda message: None)
+    spine.pipeline.admission._key_of = lambda message: None
     assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
     assert (database.effects, database.rows) == ([b"v100"], {})
 

@@ -134,7 +134,7 @@ def keyed_by_value(order: Order) -> str:
     return ""
 
 
-Dedup()  # type: ignore[call-arg]  # Dedup needs a store
+Dedup(5)  # type: ignore[arg-type]  # a store is a URL or a ClaimStore
 Dedup("memory://", key=not_a_key)  # type: ignore[arg-type]  # a key is a plain value that has an identity
 Dedup("memory://", key=keyed_by_value)  # type: ignore[arg-type]  # a key function takes a message
 Dedup("memory://", key=lambda message: message.id)  # type: ignore[attr-defined]  # the payload is message.value
