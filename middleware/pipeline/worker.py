@@ -126,6 +126,10 @@ class Worker:
         """Return how failed messages of `agent` are retried."""
         return self.later if agent.later is None else agent.later
 
+    def later_for(self, run: Run) -> ConsumeLater:
+        """Return how `run` is retried if it fails."""
+        return self.later if run.pipeline is None else self.later_of(run.pipeline.agent)
+
     def text_of(self, failure: Failure | None) -> str | None:
         """The text of what user code raised, for a log; `None` unless it may be seen there."""
         return None if failure is None or self.error_text == "class" else failure.message

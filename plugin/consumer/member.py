@@ -33,7 +33,6 @@ from ackwise.middleware.pipeline.transactions import Transactions
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.policies.delaytopic import send_later
 from ackwise.middleware.policies.policies import Dedup, Transactional
-from ackwise.middleware.policies.retry import ConsumeLater
 from ackwise.middleware.progress.commitmetadata import CommitMetadata
 from ackwise.middleware.runs.agent import Agent, readers_of
 from ackwise.middleware.runs.redelivery import Dropping, put_off
@@ -512,12 +511,8 @@ class Member:
         if [lane for lane in lanes if lane.skip(end)]:
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=True))
 
-    def later_of(self, run: Run) -> ConsumeLater:
-        """Return how `run` is retried if it fails."""
-        return self.later if run.pipeline is None else self.worker.later_of(run.pipeline.agent)
-
     def _put_off(self, run: Run) -> None:
-        put_off(run, self.later_of(run))
+        put_off(run, self.worker.later_for(run))
 
     def _share_of(self, agent: str | None) -> Share:
         """What `agent` may have in flight; `None`: copies, and what several agents have, of which each partition has its own."""

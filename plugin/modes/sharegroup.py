@@ -289,7 +289,7 @@ class Sharing:
         run.not_before = 0.0
         if timed_out:  # a failure as any other
             failure = Failure(_TIMED_OUT, f"it did not end within {self._share.seconds:g} s, and its lock would have")
-            if (raised := decide(run, Delayed(failure=failure), self._member.later_of(run))) is not None:
+            if (raised := decide(run, Delayed(failure=failure), self._member.worker.later_for(run))) is not None:
                 broken.append(raised)
             return
         self._counts.copied += 1
