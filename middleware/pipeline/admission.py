@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from ackwise.middleware.claims.leases import Leases, Moment
 from ackwise.middleware.errors import CodecUnavailable, StoreUnavailable, UndecodableHeader
@@ -20,6 +20,7 @@ from ackwise.middleware.pipeline.decoding import CODEC_AWAY, decoded, decoded_ah
 from ackwise.middleware.pipeline.start import hold_back
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.policies.policies import Dedup, Transactional
+from ackwise.middleware.policies.retry import SendBack
 from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.runs.redelivery import decide
 from ackwise.middleware.runs.run import Run, Stage, apart, count, divide, pick
@@ -31,6 +32,9 @@ log = Log()
 #: Losses of one attempt after which a message runs alone, and after which it is a dead letter.
 ALONE_AFTER = 3
 DEAD_AFTER = 10
+
+#: Why a copy of a message was sent that another call has, as its `ackwise-reason` says.
+_HELD_ELSEWHERE: Final = "ClaimHeldElsewhere"
 
 #: Seconds within which the rate lets all start that is claimed. A batch starts as a whole, so that it is claimed when it may start.
 AHEAD = 2.0
@@ -56,7 +60,10 @@ class Admission:
         self._identity = None
         if dedup is not None:
             self._identity = Identity(dedup.namespace, worker.group, agent.name, dedup.epoch)
+        #: Seconds in place after which a message whose claim is held elsewhere leaves as a copy; `None`: it waits however long that takes.
+        self._leaves_after = _leaves_after(agent, worker, dedup)
         self.ahead = 0.0 if agent.kind == "batch" else AHEAD  #: seconds within which what is claimed may start by its rate
+        self.left = 0  #: messages that left as copies, since another call had their key
         self.undeduplicated = 0  #: messages whose key was None or ""
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
@@ -336,8 +343,17 @@ class Admission:
         if any(answers):
             self._log_busy(claimants, answers)
         waiting: list[Run] = []
+        left = self.left
         for run, of_run in zip(claimants, answers, strict=True):
             waiting += self._answer(runs, run, of_run, asked_at, leases)
+        if self.left > left:
+            log.info(
+                "duplicates of running messages copied",
+                handler=self._agent.name,
+                topic=claimants[0].place.topic,
+                partition=claimants[0].place.partition,
+                messages=self.left - left,
+            )
         if waiting:  # others may run them by now; the tokens stay here too
             self._await_store(waiting, unanswered[0])
 
@@ -373,7 +389,7 @@ class Admission:
             answer.retry_after
             for run, of_run in zip(claimants, answers, strict=True)
             for answer in of_run.values()
-            if isinstance(answer, Busy) and not run.elsewhere
+            if isinstance(answer, Busy) and run.elsewhere_since is None
         ]
         if busy:
             log.info(
@@ -499,14 +515,35 @@ class Admission:
         run.claims.tokens = None
         match answer:
             case Busy(retry_after, _):
-                self._worker.postpone([run], "another worker holds its claim", at_most=retry_after)
-                if not run.elsewhere:
-                    run.elsewhere = True
+                now = self._worker.monotonic()
+                if run.elsewhere_since is None:
+                    run.elsewhere_since = now
                     self._worker.record(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, run)
+                lasted = now - run.elsewhere_since
+                if self._leaves_after is None or run.succeeded or lasted < self._leaves_after:
+                    self._worker.postpone([run], "another worker holds its claim", at_most=retry_after)
+                else:
+                    self._leave(run, max(retry_after, self._leaves_after))
             case AlreadyDone(outcome, unrecorded):
                 run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD, ran=Unrecorded.read(unrecorded)))
             case Stale():
                 run.rule(Done() if run.succeeded else Duplicate(stale=True))
+
+    def _leave(self, run: Run, delay: float) -> None:
+        """Send a copy back without charging an attempt, so that nothing behind `run` waits for a call that has its key."""
+        later = self._worker.later_of(self._agent)
+        delay = min(delay, later.max_delay)
+        run.send_back = SendBack(delay, later.levels.fitting(delay) or 0, charged=False)
+        run.error = _HELD_ELSEWHERE
+        run.rule(Delayed())
+        self.left += len(run)
+
+
+def _leaves_after(agent: Agent, worker: Worker, dedup: Dedup | Transactional | None) -> float | None:
+    """With an order nothing may overtake a message, and in a broadcast there are no copies."""
+    if not isinstance(dedup, Dedup) or dedup.on_busy == "wait" or agent.order is not None or worker.dropping is not None:
+        return None
+    return float(dedup.lease)
 
 
 def _withhold(run: Run) -> None:

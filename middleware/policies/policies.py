@@ -65,6 +65,11 @@ class Dedup:
         "`fail_closed` stops the app",
     ] = "block"
     message_id_header: Annotated[str | None, _HEADER] = None
+    on_busy: Annotated[
+        Literal["copy", "wait"],
+        "while another call runs the same key: `copy` waits in place for a lease, then sends a copy back without charging an attempt, "
+        "`wait` waits in place for the end of that call",
+    ] = "copy"
 
     def __post_init__(self) -> None:
         lease = parse_duration(self.lease, what="lease of Dedup")
@@ -80,6 +85,8 @@ class Dedup:
             )
         if self.on_store_down not in ("block", "fail_open", "fail_closed"):
             raise ConfigurationError(f"on_store_down of Dedup is {self.on_store_down!r}; it is 'block', 'fail_open' or 'fail_closed'")
+        if self.on_busy not in ("copy", "wait"):
+            raise ConfigurationError(f"on_busy of Dedup is {self.on_busy!r}; it is 'copy' or 'wait'")
 
 
 @dataclass(frozen=True)

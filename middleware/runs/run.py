@@ -145,7 +145,7 @@ class Run:
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
         self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
         self.began = False  #: a handler has seen it since it was admitted
-        self.elsewhere = False  #: IN_FLIGHT_ELSEWHERE was written
+        self.elsewhere_since: float | None = None  #: monotonic seconds; another has its claim, and IN_FLIGHT_ELSEWHERE was written
         self.leader: Run | None = None  #: the run of one with the same key in the same batch that this one follows
         self.call: HandlerCall | None = None
         self.started_at = 0.0

@@ -673,4 +673,4 @@ class Lane:
 def _is_untried(run: Run) -> bool:
     """Return whether it is not yet known that a worker survives `run`, which is held."""
     is_undecided = run.stage in (Stage.FETCHED, Stage.WITHHELD) and run.disposition is None
-    return is_undecided and not (run.in_place or run.elsewhere or run.why == PAUSED or run.pipeline is None)
+    return is_undecided and not (run.in_place or run.elsewhere_since is not None or run.why == PAUSED or run.pipeline is None)

@@ -278,12 +278,24 @@ class _Failures:
             return
         lease = spelled(float(dedup.lease))
         yield from self._of_finished()
-        then = _COPIED if self._shares else "held until that claim ends"
-        yield self._held("another worker holds the claim", then, f"{lease} at most, if that worker died")
+        if self._shares:
+            yield self._held("another worker holds the claim", _COPIED, f"{lease} at most, if that worker died")
+        else:
+            yield from self._of_busy(dedup, lease)
         if self._has_handlers:
             yield self._held("the claim is lost to another worker", "the handler is called off, the message claimed again", "")
         if self._has_streams:
             yield self._held("the claim is lost while an agent has the message", "waited for, then claimed again", "")
+
+    def _of_busy(self, dedup: Dedup, lease: str) -> Iterator[FailurePath]:
+        """A claim that another worker holds: what has an order waits, however long it takes."""
+        when, ordered = "another worker holds the claim", [agent for agent in self._agents if agent.order is not None]
+        if dedup.on_busy == "copy" and len(ordered) < len(self._agents):
+            then = f"held for {lease}; then copied to the delay topic, no attempt is charged"
+            yield self._held(when, then, f"at most {lease} in place", _COPY_IS_THERE)
+        if dedup.on_busy == "wait" or ordered:
+            of_order = f", and the handler is {' or '.join(agent.name for agent in ordered)}" if dedup.on_busy == "copy" else ""
+            yield self._held(f"{when}{of_order}", "held until that claim ends", f"{lease} at most, if that worker died")
 
     @staticmethod
     def _of_finished() -> Iterator[FailurePath]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ackwise.middleware.message.batch import Batch
 from ackwise.middleware.message.disposition import CONSUME_LATER, DONE, Dead, Duplicate
 from ackwise.middleware.message.message import Message, Origin
 from ackwise.middleware.message.raising import Reject
+from ackwise.middleware.pipeline.admission import _leaves_after
 from ackwise.middleware.pipeline.pipeline import HandlerStopped
 from ackwise.middleware.runs.run import Run, Stage
 
@@ -122,6 +124,70 @@ async def test_K03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attemp
     assert second.sink.codes(100) == [EventCode.IN_FLIGHT_ELSEWHERE]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def busy(make_spine: Any, handler: Any, *, order: Any = None, **dedup: Any) -> tuple[Any, list[Run], asyncio.Task[Any]]:
+    """A worker whose message another one runs, for as long as a lease of ten minutes lasts; what it was given was asked about once."""
+
+    async def hang(batch: Batch[bytes]) -> None:
+        await asyncio.Event().wait()
+
+    first = make_spine(hang, dedup=True)
+    first.leases.lease = 600.0
+    running = asyncio.create_task(first.run(first.entries(1)))
+    await first.store.claimed.wait()
+    second = make_spine(handler, dedup=dedup, store=first.store, clock=first.clock)
+    if order is not None:
+        second.pipeline.agent = dataclasses.replace(second.pipeline.agent, order=order)
+        second.pipeline.admission._leaves_after = _leaves_after(second.pipeline.agent, second.worker, second.worker.dedup)
+    entries = second.entries(2)
+    await second.run(entries)
+    return second, entries, running
+
+
+async def ended(running: asyncio.Task[Any]) -> None:
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_message_whose_key_another_call_has_for_a_lease_leaves_as_a_copy_that_is_charged_no_attempt(make_spine: Any) -> None:
+    ran: list[int] = []
+
+    async def handler(batch: Batch[bytes]) -> None:
+        ran.extend(message.offset for message in batch)
+
+    second, entries, running = await busy(make_spine, handler, lease=30.0)
+    assert (ran, second.sent(), second.watermark.commit) == ([101], [], 100)
+    second.clock.now += 29.9
+    await second.run(entries)
+    assert (second.sent(), second.watermark.commit) == ([], 100)
+    second.clock.now += 0.1
+    await second.run(entries)
+    assert (ran, second.watermark.commit) == ([101], 102)
+    (copy,) = second.publisher.sent
+    headers = dict(copy.headers)
+    assert (headers["ackwise-attempt"], headers["ackwise-reason"]) == (b"1", b"ClaimHeldElsewhere")
+    assert second.sink.codes(100) == [EventCode.IN_FLIGHT_ELSEWHERE, EventCode.SENT_BACK]
+    await ended(running)
+
+
+@each("order", [None, "key", "partition"])
+async def test_where_it_is_to_wait_or_has_an_order_it_waits_for_the_end_of_that_call(make_spine: Any, succeed: Any, order: Any) -> None:
+    second, entries, running = await busy(make_spine, succeed, order=order, on_busy="wait" if order is None else "copy")
+    second.clock.now += 500
+    await second.run(entries)
+    assert (second.sent(), second.watermark.commit) == ([], 100)
+    await ended(running)
+
+
+async def test_what_succeeded_here_never_leaves_as_a_copy(make_spine: Any, succeed: Any) -> None:
+    second, entries, running = await busy(make_spine, succeed)
+    (waiting,) = [run for run in entries if run.elsewhere_since is not None]
+    waiting.succeeded = True
+    second.clock.now += 500
+    await second.run(entries)
+    assert (second.sent(), waiting.stage) == ([], Stage.FETCHED)
+    await ended(running)
 
 
 @each("lost", ["before", "after"])
