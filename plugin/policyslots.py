@@ -23,6 +23,7 @@ from ackwise.middleware.runs.agent import Agent
 from ackwise.middleware.storage.claimstore import ClaimStore
 from ackwise.middleware.storage.outbox import OutboxStore
 from ackwise.middleware.storage.transaction import TransactionalStore
+from ackwise.middleware.usercode import shown
 from ackwise.plugin.handlers.decoder import name_of
 from ackwise.plugin.handlers.lifespan import Lifespans
 from ackwise.plugin.handlers.observers import Observed, Observer, check_observer, is_observer
@@ -92,7 +93,7 @@ class AgentSlots:
         elif callable(thing) and not isinstance(thing, type):
             self.used.append(inspect_middleware(thing))
         else:
-            raise ConfigurationError(f"{thing!r} can't be used by agent {self.name!r}{_hint(thing)}; {_USABLE_BY_AGENTS}")
+            raise ConfigurationError(f"{shown(thing, repr)} can't be used by agent {self.name!r}{_hint(thing)}; {_USABLE_BY_AGENTS}")
 
 
 def _fill(slots: dict[type, Policy], policy: Policy, owner: str) -> None:
@@ -155,7 +156,7 @@ class Slots:
         elif callable(thing) and not isinstance(thing, type):
             self._used.append(inspect_middleware(thing))
         else:
-            raise ConfigurationError(f"{thing!r} can't be used{_hint(thing)}; use takes {_USABLE}")
+            raise ConfigurationError(f"{shown(thing, repr)} can't be used{_hint(thing)}; use takes {_USABLE}")
 
     def use_for(self, agent: str, things: Iterable[object]) -> None:
         """As `use`, for one agent. Raises `ConfigurationError`."""

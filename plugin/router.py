@@ -13,6 +13,7 @@ from ackwise.middleware.message.disposition import ConsumeStatus
 from ackwise.middleware.message.message import Message
 from ackwise.middleware.policies.retry import Order, RetryInPlace
 from ackwise.middleware.runs.agent import CONSUME_TIMEOUT, Agent
+from ackwise.middleware.usercode import shown
 from ackwise.plugin.handlers.decoder import name_of
 from ackwise.plugin.handlers.handler import HandlerOf, check_agent, inspect_handler
 from ackwise.plugin.handlers.lifespan import WithResources
@@ -149,7 +150,7 @@ class Router:
 
 def _usable(agent: str, things: object) -> tuple[object, ...]:
     if not isinstance(things, list | tuple):
-        raise ConfigurationError(f"use of agent {agent!r} is {things!r}; give a list, such as use=[ConsumeLater(5)]")
+        raise ConfigurationError(f"use of agent {agent!r} is {shown(things, repr)}; give a list, such as use=[ConsumeLater(5)]")
     slots = AgentSlots(agent)
     for thing in things:
         slots.use(thing)

@@ -16,6 +16,7 @@ from ackwise.middleware.message.message import Message
 from ackwise.middleware.storage.claimstore import ClaimStore
 from ackwise.middleware.storage.outbox import OutboxStore
 from ackwise.middleware.storage.transaction import TransactionalStore
+from ackwise.middleware.usercode import shown
 
 KeyFunction = Callable[[Message[Any]], Key | DefaultKey]
 
@@ -163,7 +164,9 @@ def _check_key_function(key: object, function: str, what: str) -> None:
     if key is None or key is DEFAULT_KEY:
         return
     if not callable(key):
-        raise ConfigurationError(f"{what} is {key!r}; it must be a function that takes a message and answers its key, or DEFAULT_KEY")
+        raise ConfigurationError(
+            f"{what} is {shown(key, repr)}; it must be a function that takes a message and answers its key, or DEFAULT_KEY"
+        )
     check_key_function(key, function)
 
 

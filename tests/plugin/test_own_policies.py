@@ -237,6 +237,21 @@ def test_what_is_not_for_one_agent_is_refused_with_the_remedy(name: str) -> None
         make()
 
 
+class Unseen:
+    """Raises when it is looked at."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be seen")
+
+
+def test_what_raises_when_it_is_shown_is_refused_all_the_same() -> None:
+    for things, use in ([], [Unseen()]), ([], Unseen()), ([Unseen()], []):
+        with pytest.raises(ConfigurationError):
+            app_with(*things, use=use)
+    with pytest.raises(ConfigurationError, match="key of Dedup"):
+        Dedup("memory://", key=Unseen())  # type: ignore[arg-type]  # what a user may pass
+
+
 #: What shows when all agents are known.
 _REFUSALS: dict[str, tuple[Callable[[], App], str]] = {
     "a topic without a key": (
