@@ -39,7 +39,7 @@ log = Log()
 T = TypeVar("T")
 
 #: Keywords of `reliable`, other than the settings of the host.
-_KEYWORDS: Final = ("model", "name", "max_batch", "max_wait")
+_KEYWORDS: Final = ("model", "name", "max_batch", "max_wait", "max_age", "expires")
 
 #: Consumers in use: a second reader would take records from the first.
 _READ: Final = WeakSet[AIOKafkaConsumer]()
@@ -54,6 +54,8 @@ def reliable(
     name: str = "loop",
     max_batch: int = 200,
     max_wait: float | str = 0.0,
+    max_age: float | str = 0.0,
+    expires: bool = False,
     **settings: Unpack[LoopSettings],
 ) -> Reliable[T]: ...
 @overload
@@ -64,6 +66,8 @@ def reliable(
     name: str = "loop",
     max_batch: int = 200,
     max_wait: float | str = 0.0,
+    max_age: float | str = 0.0,
+    expires: bool = False,
     **settings: Unpack[LoopSettings],
 ) -> Reliable[bytes]: ...
 def reliable(
@@ -74,6 +78,8 @@ def reliable(
     name: str = "loop",
     max_batch: int = 200,
     max_wait: float | str = 0.0,
+    max_age: float | str = 0.0,
+    expires: bool = False,
     **settings: Unpack[LoopSettings],
 ) -> Reliable[Any]:
     """Read `topics` with `consumer`, and lose nothing:
@@ -86,8 +92,8 @@ def reliable(
 
     The caller starts and stops the consumer. It has a group, but no auto-commit, deserializers or subscription. From here on only
     Ackwise polls, seeks, pauses and commits. Brokers and credentials for the retry topics are taken from it. `things` are policies and
-    observers as for `App.use`. `name` is part of copies, claims and events: changing it orphans them. `max_batch` and `max_wait` are
-    those of `App.agent`.
+    observers as for `App.use`. `name` is part of copies, claims and events: changing it orphans them. `max_batch`, `max_wait`, `max_age`
+    and `expires` are those of `App.agent`.
 
     The object can also be iterated without `async with`; then it drains when the iteration is closed. Raises `ConfigurationError` for
     a consumer or a setting that would break a promise.
@@ -113,6 +119,8 @@ def reliable(
         decode=decoder_of(name, model),
         max_batch=max_batch,
         max_wait=parse_duration(max_wait, what="max_wait"),
+        max_age=parse_duration(max_age, what="max_age"),
+        expires=expires,
         consume_timeout=0.0,
         batch=LoopBatch,
         loops=handover.slots,

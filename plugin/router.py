@@ -53,6 +53,14 @@ class AgentOptions(TypedDict, total=False):
     """Maximum number of messages in flight over all its partitions in a worker; each partition may have one."""
     max_bytes: int | None
     """Maximum number of bytes in flight over all its partitions in a worker."""
+    max_age: float | str
+    """Age at which a message becomes a dead letter with the reason `expired` instead of running, counted from the record that its producer
+    wrote (0 for any age).
+    """
+    expires: bool
+    """Messages become dead letters with the reason `expired` once the time in their header `expires` is past: epoch milliseconds in decimal
+    digits. A message whose header can't be read runs.
+    """
     pattern: str | re.Pattern[str] | None
     """A regular expression that adds all topics whose whole name it matches, including later ones; each is read from its first record.
     Topics of Ackwise never match, and a topic that another agent names goes to that agent.
@@ -172,5 +180,6 @@ def _parsed(options: AgentOptions, function: str) -> dict[str, Any]:
         "name": called,
         "max_wait": parse_duration(options.get("max_wait", 0.0), what="max_wait"),
         "consume_timeout": 0.0 if order == "partition" and timeout == CONSUME_TIMEOUT else timeout,  # none by default, as in RocketMQ
+        "max_age": parse_duration(options.get("max_age", 0.0), what="max_age"),
         "pattern": None if pattern is None else parse_pattern(pattern, agent=called),
     }

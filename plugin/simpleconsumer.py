@@ -76,8 +76,8 @@ class SimpleConsumer(Generic[T]):
 
     `store`: URL of the claim store or the store itself, for `Dedup(store)`; without it `things` have a `Dedup`. `things` are policies
     and observers as for `App.use`. `name` is part of copies, claims and events: changing it orphans them. `min_invisible` and
-    `max_invisible` (seconds, or texts such as `"10s"`) limit the `invisible` of a call. `settings` are those of `App`. `clock`:
-    monotonic seconds, which expire receipts.
+    `max_invisible` (seconds, or texts such as `"10s"`) limit the `invisible` of a call. `max_age` and `expires` are those of `App.agent`.
+    `settings` are those of `App`. `clock`: monotonic seconds, which expire receipts.
 
     Raises `ConfigurationError` for options that would break a promise.
     """
@@ -94,6 +94,8 @@ class SimpleConsumer(Generic[T]):
         name: str = "receiver",
         min_invisible: float | str = 10.0,
         max_invisible: float | str = "12h",
+        max_age: float | str = 0.0,
+        expires: bool = False,
         clock: Callable[[], float] = time.monotonic,
         **settings: Unpack[AppSettings],
     ) -> None: ...
@@ -108,6 +110,8 @@ class SimpleConsumer(Generic[T]):
         name: str = "receiver",
         min_invisible: float | str = 10.0,
         max_invisible: float | str = "12h",
+        max_age: float | str = 0.0,
+        expires: bool = False,
         clock: Callable[[], float] = time.monotonic,
         **settings: Unpack[AppSettings],
     ) -> None: ...
@@ -122,6 +126,8 @@ class SimpleConsumer(Generic[T]):
         name: str = "receiver",
         min_invisible: float | str = 10.0,
         max_invisible: float | str = "12h",
+        max_age: float | str = 0.0,
+        expires: bool = False,
         clock: Callable[[], float] = time.monotonic,
         **settings: Unpack[AppSettings],
     ) -> None:
@@ -137,7 +143,15 @@ class SimpleConsumer(Generic[T]):
         self._invisibility = Invisibility(
             parse_duration(min_invisible, what="min_invisible"), parse_duration(max_invisible, what="max_invisible")
         )
-        agent = Agent(name, names_of(topics, reader="a SimpleConsumer"), "message", _never, decoder_of(name, model))
+        agent = Agent(
+            name,
+            names_of(topics, reader="a SimpleConsumer"),
+            "message",
+            _never,
+            decoder_of(name, model),
+            max_age=parse_duration(max_age, what="max_age"),
+            expires=expires,
+        )
         check_agent(agent)
         (agent,) = config.agents([agent])
         slots.refuse_own_middleware(name, "a SimpleConsumer has no handler to wrap; leave it out")

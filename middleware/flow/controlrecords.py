@@ -10,7 +10,7 @@
     value  {"version": 2, "do": "bury", "timestamp": 1700000000000, "at_ms": 1700000000100}
 
     key    worker/4d7c0f9a1b2c3d4e               the state of one worker, every few seconds, for `ackwise status`
-    value  {"version": 1, "host": "node-3", "pid": 17, "ackwise": "1.0.0", "partitions": [["orders", 3, 5, 2]], …}
+    value  {"version": 2, "host": "node-3", "pid": 17, "ackwise": "1.0.0", "partitions": [["orders", 3, 5, 2]], …}
 
 The topic is compacted, so a worker that starts reads one record per key. A record without a value takes the earlier one back. `version`
 and `paused` are frozen over all versions; workers skip commands that they do not know.
@@ -272,7 +272,7 @@ def _number(value: object) -> int:
     return value
 
 
-WORKER_VERSION: Final = 1
+WORKER_VERSION: Final = 2
 
 #: Partitions, reasons and troubles in one record.
 HELD_AT_MOST: Final = 1_000
@@ -307,6 +307,8 @@ class WorkerRecord(NamedTuple):
     """Handlers and partitions, each with who said so."""
     troubles: tuple[str, ...] = ()
     """What keeps it from its work, a sentence each."""
+    expired: int = 0
+    """Messages that expired since it started."""
 
 
 def is_worker(key: bytes | None) -> bool:
@@ -339,6 +341,7 @@ def decode_worker(key: bytes, value: bytes) -> WorkerRecord:
             tuple((_text(why), _number(messages)) for why, messages in said["waiting"][:HELD_AT_MOST]),
             tuple(map(_text, said["paused"][:HELD_AT_MOST])),
             tuple(map(_text, said["troubles"][:HELD_AT_MOST])),
+            _number(said["expired"]),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         raise UnreadableControl("the record of a worker is not what this Ackwise writes there") from None

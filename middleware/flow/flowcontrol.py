@@ -15,6 +15,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.message.disposition import Dead, Reason
 from ackwise.middleware.message.message import TopicPartition
 from ackwise.middleware.message.raising import Later, Reject
+from ackwise.middleware.runs.expiry import Expiry
 from ackwise.middleware.runs.run import Run, Stage
 from ackwise.middleware.usercode import class_name, is_a, leaves, looked
 
@@ -45,6 +46,7 @@ class FlowControl:
         """`breakers` and `rate_limits` are those of handlers with their own, by name; the others have `breaker` and `rate_limit`."""
         self.pausing = pausing or Pausing()
         self.burials = Burials()  #: by code and by command
+        self.expiries: dict[str, list[Expiry]] = {}  #: of the handlers whose messages expire, one for each of their pipelines
         self._is_known = True  #: what a command has paused; until then nothing starts
         self._listeners: dict[object, Callable[[], None]] = {}
         self._unlisten: Callable[[], None] | None = None
@@ -146,7 +148,7 @@ class FlowControl:
         """
         if (limiter := self._limiter(handler)) is None:
             return None
-        return limiter.admit(runs, self._clock(), ahead=ahead, but={run for run in runs if self._never_begins(run)})
+        return limiter.admit(runs, self._clock(), ahead=ahead, but={run for run in runs if self._never_begins(handler, run)})
 
     # What is asked where a call starts, or does not.
 
@@ -154,7 +156,7 @@ class FlowControl:
         """Seconds until the rate lets all messages of `runs` start together."""
         if (limiter := self._limiter(handler)) is None:
             return 0.0
-        return limiter.wait([run for run in runs if not self._never_begins(run)], self._clock())
+        return limiter.wait([run for run in runs if not self._never_begins(handler, run)], self._clock())
 
     def start(self, handler: str, runs: Sequence[Run]) -> None:
         """All messages of `runs` start now."""
@@ -166,14 +168,20 @@ class FlowControl:
         if (limiter := self._limiter(handler)) is not None:
             limiter.forget(runs)
 
-    def _never_begins(self, run: Run) -> bool:
-        return bool(self.burials) and len(self.burials.places(run)) == len(run)
+    def _never_begins(self, handler: str, run: Run) -> bool:
+        has_expired = any(expiry.is_over(run) for expiry in self.expiries.get(handler, ())[:1])
+        return has_expired or (bool(self.burials) and len(self.burials.places(run)) == len(run))
 
     def _limiter(self, handler: str) -> Limiter | None:
         rate_limit = self.rate_limit_of(handler)
         if rate_limit is None:
             return None
         return self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(rate_limit, handler))
+
+    @property
+    def expired(self) -> int:
+        """Return the number of messages that expired in this worker."""
+        return sum(expiry.messages for expiries in self.expiries.values() for expiry in expiries)
 
     # What is called around handlers.
 

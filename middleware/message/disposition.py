@@ -71,6 +71,7 @@ class Reason:
     BURIED: Final = "buried"
     ABORTED_AND_COMMITTED: Final = "aborted-and-committed"
     NO_TARGET: Final = "no-target"
+    EXPIRED: Final = "expired"
 
 
 #: Our reasons; any other is a text that a handler gave to `dead()`.

@@ -28,6 +28,7 @@ from ackwise.middleware.pipeline.start import NO_LEASE, StartControl, Work, hold
 from ackwise.middleware.pipeline.timeout import HANG_WARNING, Overtime
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.runs.agent import Agent, HandlerCall, HandlerTask
+from ackwise.middleware.runs.expiry import Expiry
 from ackwise.middleware.runs.redelivery import log_spared
 from ackwise.middleware.runs.run import Run, Stage, apart, count, in_order, making_messages, pick
 from ackwise.middleware.usercode import Called, Raised, Returned, Stops, awaited, class_name, is_a, where_raised
@@ -48,6 +49,9 @@ class Execution:
         self.starts = StartControl(agent, worker)
         self.decisions = Decisions(agent, worker)
         self.overtime = Overtime(agent)
+        self._expiry = Expiry(agent, wall=worker.wall, monotonic=worker.monotonic)
+        if self._expiry:
+            worker.flow.expiries.setdefault(agent.name, []).append(self._expiry)
         #: In a transaction the commit settles; an instance that broadcasts has nothing but its offsets.
         self._settles_in_portions = agent.kind == "message" and worker.dropping is None
         self._calls: WeakSet[asyncio.Task[None]] = WeakSet()
@@ -66,6 +70,8 @@ class Execution:
         culprit. What is left undecided there is the caller's as well.
         """
         admitted = [run for run in runs if run.stage is Stage.ADMITTED]
+        if admitted and self._expiry and not self.starts.is_shut(assignment, admitted[0].place, call):
+            admitted = self._expire(runs, admitted)
         if not admitted:
             return
         if not assignment.cut_off:
@@ -92,6 +98,18 @@ class Execution:
                 await self.release()
             if undecided := [run for run in runs if run.stage is Stage.ADMITTED]:
                 self.give_up(runs, undecided, call)
+
+    def _expire(self, runs: list[Run], admitted: Sequence[Run]) -> list[Run]:
+        """Take what has expired out of `admitted` all at once; return the rest.
+
+        `begin` would do so one by one, after a middleware had it, and in an order each dead letter would hold back all behind it.
+        """
+        for run in admitted:
+            if self._leases is None or run.claims.ids is None or self._leases.may_begin(run):
+                self._expiry.bury(runs, run)
+        if self._agent.order == "partition":
+            hold_back(runs, self._leases, self._worker.monotonic())
+        return [run for run in runs if run.stage is Stage.ADMITTED]
 
     @property
     def running(self) -> int:
@@ -329,8 +347,8 @@ class Execution:
     def begin(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run]:
         """Return those of `ready` whose execution in `call` starts now.
 
-        Left out: what succeeded here since it was granted, what runs here already, what waited until its claim had run out, and what
-        somebody wants dead.
+        Left out: what succeeded here since it was granted, what runs here already, what waited until its claim had run out, what
+        somebody wants dead, and what has expired.
         """
         leases = self._leases
         beginning = [
@@ -340,6 +358,9 @@ class Execution:
         ]
         if burials := self._worker.flow.burials:
             beginning = [run for run in beginning if burials.bury(runs, run)]
+        if self._expiry:
+            beginning = [run for run in beginning if self._expiry.bury(runs, run)]
+            self._expiry.log_unreadable(beginning)
         now = self._worker.monotonic()
         if self._agent.order == "partition":
             hold_back(runs, self._leases, now)

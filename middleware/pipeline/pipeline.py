@@ -20,6 +20,7 @@ from ackwise.middleware.pipeline.execution import Execution
 from ackwise.middleware.pipeline.settlement import Assignment, Settlement
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.runs.agent import Agent, HandlerCall
+from ackwise.middleware.runs.expiry import has_expired
 from ackwise.middleware.runs.redelivery import batch_limit
 from ackwise.middleware.runs.run import Run, Stage
 from ackwise.middleware.usercode import shown
@@ -192,12 +193,15 @@ class Calls:
 
 
 def follow(runs: Sequence[Run]) -> None:
-    """Duplicates inside a batch share their leader's fate: settled with it, no second copy; held with it."""
+    """Duplicates inside a batch share their leader's fate: settled with it, no second copy; held with it.
+
+    If it expired, they come up again: each expires by itself, or runs.
+    """
     for run in runs:
         leader = run.leader
         if leader is None or run.stage is not Stage.FETCHED:
             continue
-        if leader.disposition is None or isinstance(leader.disposition, Suspended):
+        if leader.disposition is None or isinstance(leader.disposition, Suspended) or has_expired(leader):
             run.leader = None
             run.postpone(leader.not_before, leader.why)
         else:

@@ -29,6 +29,7 @@ from ackwise.middleware.pipeline.settlement import PUBLISH_AGAIN, Assignment
 from ackwise.middleware.pipeline.start import first_unfinished
 from ackwise.middleware.pipeline.worker import Worker
 from ackwise.middleware.runs.agent import HandlerCall
+from ackwise.middleware.runs.expiry import has_expired
 from ackwise.middleware.runs.redelivery import decide, sent_back_of
 from ackwise.middleware.runs.run import Run, Stage, apart, count
 from ackwise.middleware.storage.claimstore import ClaimKey, Outcome, Stale
@@ -276,7 +277,8 @@ class Transactions:
             self._blame(mine[0], call.raised)
         else:
             for run in mine:
-                self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error="RolledBack")
+                if not has_expired(run):
+                    self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error="RolledBack")
                 run.undo()
 
     def _await_copies(self, runs: Sequence[Run]) -> None:
@@ -466,8 +468,11 @@ def one_by_one(runs: list[Run]) -> None:
 
 
 def finishes_of(runs: Sequence[Run]) -> list[Finish]:
-    """Return the marks of decided runs, one for each key. A replay that succeeded also finishes the key of its message."""
-    own = {key.id: finish_of(run, key) for run in runs if (key := run.key) is not None}
+    """Return the marks of decided runs, one for each key. A replay that succeeded also finishes the key of its message.
+
+    The key of a message that expired is free again.
+    """
+    own = {key.id: finish_of(run, key) for run in runs if (key := run.key) is not None and not has_expired(run)}
     replayed = {
         run.claims.base_id: Finish(
             ClaimKey(run.claims.base_id, run.claims.day, 1), run.delivery.origin[:3], run.exec_id or 0, Outcome.OK, 1

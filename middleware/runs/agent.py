@@ -27,7 +27,7 @@ MOST_THREADS: Final = 64
 class Agent:
     """One handler of a group. `call` takes a `Batch` or one `Message`, as `kind` says, with the user's middleware around it.
 
-    One that takes a stream is a loop, which is not called. `max_wait` is in seconds. Raises `ConfigurationError` for a name
+    One that takes a stream is a loop, which is not called. `max_wait` and `max_age` are in seconds. Raises `ConfigurationError` for a name
     that a copy can't carry.
     """
 
@@ -60,6 +60,8 @@ class Agent:
     decodes_own: bool = False  #: `decode` is the user's, and may raise `CodecUnavailable`
     later: ConsumeLater | None = None  #: how its failed messages are retried; `None`: as those of the worker
     dedup: Dedup | Transactional | None = None  #: how its keys are found; `None`: as those of the worker
+    max_age: Annotated[float, "age at which a message is a dead letter `expired` instead of running; 0 for any"] = 0.0
+    expires: Annotated[bool, "messages are dead letters `expired` once the time in their header `expires` is past"] = False
     pattern: re.Pattern[str] | None = None  #: it reads topics whose whole name matches as well, also those that are made later
 
     @property

@@ -24,6 +24,7 @@ from ackwise.middleware.message.disposition import (
     Suspended,
 )
 from ackwise.middleware.policies.retry import ConsumeLater, DelayRefused, RetryInPlace, SendBack
+from ackwise.middleware.runs.expiry import has_expired
 from ackwise.middleware.runs.run import Run, Stage, count
 from ackwise.middleware.storage.claimstore import Outcome
 from ackwise.middleware.usercode import Raised, Returned, Stops, called, class_name, is_a, looked, shown, where_raised
@@ -67,12 +68,13 @@ def decide(
 def outcome_of(run: Run) -> Outcome | None:
     """Return the outcome that completes the claims of `run`, once it is decided; `None` if they are released.
 
-    Only what ran completes a claim, or a key that succeeded in this process.
+    Only what ran completes a claim, or a key that succeeded in this process. A message that expired has not run, and another record of
+    its key may be in time.
     """
     match run.disposition:
         case Done() | Duplicate(stale=False, leader=None, dead=False):
             return Outcome.OK  # what is a duplicate elsewhere holds no claim: this one was granted it
-        case Dead():
+        case Dead() if not has_expired(run):
             return Outcome.DEAD
         case _:
             return None

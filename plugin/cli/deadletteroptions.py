@@ -30,6 +30,9 @@ OldFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="A file that [bold]dlq export[/bold] wrote.", show_default=False, readable=False)
 ]
 Again = Annotated[bool, typer.Option("--again", help="Include dead letters that were redriven or dropped before.")]
+Expired = Annotated[
+    bool, typer.Option("--expired", help="Include messages that expired before they ran. They run now, however old they are.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 

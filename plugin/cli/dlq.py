@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.message.disposition import Reason
 from ackwise.plugin.cli import deadletteroptions
 from ackwise.plugin.cli.command import wait_for, with_options
 from ackwise.plugin.cli.console import new_table, shown, text, to_stderr, to_stdout
@@ -51,14 +52,21 @@ def show_list(
     with progress("letters") as (on_total, on_progress):
         looking = list_letters(place, selection, limit if letters or as_json else 0, on_total=on_total, on_progress=on_progress)
         found, unreadable = wait_for(looking)
-    opened, foreign = found.count("open"), found.count("foreign")
+    opened, expired, foreign = found.count("open"), found.count("open", Reason.EXPIRED), found.count("foreign")
     from ackwise.plugin.operate.deadlettertables import cause_facts, causes_table, letter_facts, letters_table, remarks
 
     if as_json:
         each = [letter_facts(*letter) for letter in found.newest]
         typer.echo(
             json.dumps(
-                {"topic": place.names.dead_letter, "open": opened, "foreign": foreign, "causes": cause_facts(found), "letters": each}
+                {
+                    "topic": place.names.dead_letter,
+                    "open": opened,
+                    "expired": expired,
+                    "foreign": foreign,
+                    "causes": cause_facts(found),
+                    "letters": each,
+                }
             )
         )
     elif not found.kinds:
@@ -113,6 +121,7 @@ def redrive(
     *,
     meant: deadletteroptions.Letters,
     again: deadletteroptions.Again = False,
+    expired: deadletteroptions.Expired = False,
     sending: Sending,
     as_json: deadletteroptions.AsJson = False,
 ) -> None:
@@ -122,10 +131,12 @@ def redrive(
     replay id lets it run although the store knows the message as dead. Sent dead letters are noted in GROUP.dlq.state, which is
     created if missing. They are noted in portions: a killed call continues where it stopped. Ctrl-C finishes the current portion.
 
+    Messages that expired before they ran are left without --expired. Redriven messages do not expire again.
+
     Exit code 0: nothing is left. 1: dead letters are left, for the reasons shown. 2: it failed; one sentence gives the reason. 130:
     interrupted.
     """
-    result = wait_for(_redrive(deadletteroptions.app_place(target), meant.selection(again=again), None, sending))
+    result = wait_for(_redrive(deadletteroptions.app_place(target), meant.selection(again=again), None, sending, expired=expired))
     _end(result, sending.execute, as_json)
 
 
@@ -160,6 +171,7 @@ def import_file(
     file: deadletteroptions.OldFile,
     *,
     again: deadletteroptions.Again = False,
+    expired: deadletteroptions.Expired = False,
     sending: Sending,
     as_json: deadletteroptions.AsJson = False,
 ) -> None:
@@ -178,7 +190,7 @@ def import_file(
     place = deadletteroptions.app_place(target)
     check_letters(file, place.group)
     source, selection = partial(letters_of, file, place.group), deadletteroptions.Letters().selection(again=again)
-    _end(wait_for(_redrive(place, selection, source, sending)), sending.execute, as_json)
+    _end(wait_for(_redrive(place, selection, source, sending, expired=expired)), sending.execute, as_json)
 
 
 @with_options
@@ -215,13 +227,15 @@ def _end(outcome: Resent, executed: bool, as_json: bool) -> NoReturn:
     end(outcome, fates, facts, "no dead letter is selected", executed=executed, as_json=as_json)
 
 
-async def _redrive(place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: Sending) -> Resent:
+async def _redrive(
+    place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, sending: Sending, *, expired: bool
+) -> Resent:
     from ackwise.plugin.operate.resenddeadletters import redrive as send_again
 
     with progress("letters") as (on_total, on_progress):
         return await send_again(
-            place, selection, execute=sending.execute, source=source, rate=sending.rate, stop=stop_by_signal(), on_total=on_total,
-            on_progress=on_progress,
+            place, selection, execute=sending.execute, expired=expired, source=source, rate=sending.rate, stop=stop_by_signal(),
+            on_total=on_total, on_progress=on_progress,
         )  # fmt: skip
 
 

@@ -193,6 +193,7 @@ def record_of(id: str, client: str, worker: Worker, lanes: Sequence[Lane]) -> Wo
         tuple(waiting.most_common(HELD_AT_MOST)),
         tuple(map(_said, worker.flow.pausing.paused.items())),
         tuple(_troubles(worker, lanes))[:HELD_AT_MOST],
+        worker.flow.expired,
     )
 
 

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import faust
@@ -190,6 +191,10 @@ class Declared(NamedTuple):
         """Messages that are admitted together for the agent `name`, where it takes them one by one."""
         return next((agent.max_batch for agent in self.agents if agent.name == name), _MAX_BATCH)
 
+    def expiry(self, name: str) -> dict[str, Any]:
+        """When messages of the agent `name` expire, as fields of a handler."""
+        return next(({"max_age": agent.max_age, "expires": agent.expires} for agent in self.agents if agent.name == name), {})
+
     def function(self, name: str) -> Handler | None:
         """The handler function that the agent `name` calls, if it does."""
         return next((agent for agent in self.agents if agent.name == name and agent.kind != "stream"), None)
@@ -278,9 +283,10 @@ class Intake:
         prefetch: int,
         derive: Callable[[Stream, faust.Agent], None],
         function: Handler | None = None,
+        expiry: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """`prefetch`: messages that are admitted together where the agent takes them one by one; `derive` feeds what it derives;
-        `function` is what it calls, if it was declared with one.
+        `function` is what it calls, if it was declared with one; `expiry` says when its messages expire, as `Declared.expiry` does.
         """
         self.name = name
         self.agent = agent
@@ -289,6 +295,7 @@ class Intake:
         self.pipeline: Pipeline | None = None
         self.lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
         self._function = function
+        self._expiry = expiry
         self._decode = decoder(app, channel, None if function is None or says_types(channel) else function.decode)
         self._derive = derive
         self._max_batch = prefetch
@@ -299,7 +306,7 @@ class Intake:
         """It as the spine knows it."""
         if self._function is not None:
             return replace(self._function, message=self._decode)
-        return Handler(self.name, self.topics, "stream", never, undecoded, max_batch=self._max_batch, message=self._decode)
+        return Handler(self.name, self.topics, "stream", never, undecoded, max_batch=self._max_batch, message=self._decode, **self._expiry)
 
     def inlet(self, active: set[TP] | None) -> Inlet:
         """A new one, for the partitions `active`, or for all."""

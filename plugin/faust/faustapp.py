@@ -90,6 +90,8 @@ def handler(
     max_batch: int = 200,
     max_wait: float | str = 0.0,
     keep_ack_index_on_error: bool = False,
+    max_age: float | str = 0.0,
+    expires: bool = False,
 ) -> HandlerOf[T]: ...
 @overload
 def handler(
@@ -100,6 +102,8 @@ def handler(
     max_batch: int = 200,
     max_wait: float | str = 0.0,
     keep_ack_index_on_error: bool = False,
+    max_age: float | str = 0.0,
+    expires: bool = False,
 ) -> Callable[[HandlerT], HandlerT]: ...
 def handler(
     app: faust.App,
@@ -109,6 +113,8 @@ def handler(
     max_batch: int = 200,
     max_wait: float | str = 0.0,
     keep_ack_index_on_error: bool = False,
+    max_age: float | str = 0.0,
+    expires: bool = False,
 ) -> Any:
     """Register an `async def` handler of `topics`, names or one topic of Faust; the handler itself is returned unchanged.
 
@@ -139,6 +145,8 @@ def handler(
             max_batch=max_batch,
             max_wait=parse_duration(max_wait, what="max_wait"),
             keep_ack_index_on_error=keep_ack_index_on_error,
+            max_age=parse_duration(max_age, what="max_age"),
+            expires=expires,
             consume_timeout=0.0,  # Faust runs its agents by itself
         )
         check_agent(declared)
@@ -259,6 +267,8 @@ class App(FaustApp):
         max_batch: int = 200,
         max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        max_age: float | str = 0.0,
+        expires: bool = False,
     ) -> HandlerOf[T]: ...
     @overload
     def handler(
@@ -269,6 +279,8 @@ class App(FaustApp):
         max_batch: int = 200,
         max_wait: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        max_age: float | str = 0.0,
+        expires: bool = False,
     ) -> Callable[[HandlerT], HandlerT]: ...
     def handler(self, *topics: str | faust.TopicT, **options: Any) -> Any:
         """Register an `async def` handler function of `topics`; see `ackwise.plugin.faust.handler`. Raises `ConfigurationError`."""

@@ -202,9 +202,11 @@ class FaustHost:
         intake = self.intakes.get(name)
         if intake is None:
             derive = functools.partial(self.attach, derived=True)
-            prefetch = self._declared.max_batch(agent.name)
+            prefetch, expiry = self._declared.max_batch(agent.name), self._declared.expiry(agent.name)
             function = None if derived else self._declared.function(name)
-            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=prefetch, derive=derive, function=function)
+            intake = self.intakes[name] = Intake(
+                self.app, name, agent, channel, prefetch=prefetch, derive=derive, function=function, expiry=expiry
+            )
             handler = self.slots.governed(intake.handler, of=agent.name)
             intake.pipeline = self._member.pipelines[name] = Pipeline(
                 handler, self._member.worker, functools.partial(Streaming, hand_over=intake.hand_over, flush=self.flush)

@@ -211,6 +211,10 @@ def check_agent(agent: Agent) -> None:
     at_a_time = agent.concurrency
     if at_a_time is not None and (isinstance(at_a_time, bool) or not isinstance(at_a_time, int) or at_a_time < 1):
         raise ConfigurationError(f"concurrency of agent {agent.name!r} is {at_a_time!r}; it must be a whole number, 1 or more")
+    if not isinstance(agent.expires, bool):
+        raise ConfigurationError(
+            f"expires of agent {agent.name!r} is {agent.expires!r}; write True, and the header `expires` of each message says when"
+        )
     _check_order(agent)
     for what, threshold in (("max_messages", agent.max_messages), ("max_bytes", agent.max_bytes)):
         if threshold is not None:

@@ -313,9 +313,9 @@ class Causes:
             light = letter.delivery._replace(value=None, headers=())  # values may be of any size
             keep(self._newest, (timestamp, partition, offset, (replace(letter, delivery=light, record=light), state)))
 
-    def count(self, state: str) -> int:
-        """How many dead letters are in a state."""
-        return sum(tally.states[state] for tally in self.kinds.values())
+    def count(self, state: str, reason: str | None = None) -> int:
+        """How many dead letters are in a state; with `reason` only those of that reason."""
+        return sum(tally.states[state] for kind, tally in self.kinds.items() if reason in (None, kind.cause.reason))
 
     @property
     def newest(self) -> list[tuple[Letter, LetterState | None]]:

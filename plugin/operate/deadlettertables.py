@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ackwise.middleware.log import bytes_text, cut
+from ackwise.middleware.message.disposition import Reason
 from ackwise.middleware.pipeline.decoding import decoded
 from ackwise.middleware.runs.run import Run
 from ackwise.middleware.usercode import Returned, called, class_name, plain, shown
-from ackwise.plugin.operate.deadletter import Causes, Letter, LetterState
+from ackwise.plugin.operate.deadletter import Cause, Causes, Letter, LetterState
 from ackwise.plugin.operate.deadlettertopics import Place
 from ackwise.plugin.operate.table import Cell, Table, Value, command, count, link
 
@@ -24,7 +25,7 @@ _KEY: Final = 160
 _DECODED: Final = 4000
 
 
-def causes_table(causes: Causes, now_ms: float, redrive: Callable[[str], str] | None = None) -> Table:
+def causes_table(causes: Causes, now_ms: float, redrive: Callable[[Cause], str] | None = None) -> Table:
     """Causes with their counts, the most frequent first. `redrive`: the command that sends the letters of one again, for a page."""
     columns = "cause", "reason", "raised", "handler", "topic", "open", "redriven", "dropped", "oldest", "newest", "letter"
     rows = list[Sequence[Value] | Cell]()
@@ -40,7 +41,7 @@ def causes_table(causes: Causes, now_ms: float, redrive: Callable[[str], str] | 
             )
         )
         if redrive is not None and is_one and states["open"]:
-            rows.append(command(redrive(cause.fingerprint), "send them again: "))
+            rows.append(command(redrive(cause), "send them again: "))
     return Table("What they died of, the most frequent first", columns, rows)
 
 
@@ -101,8 +102,9 @@ def letter_facts(letter: Letter, state: LetterState | None) -> dict[str, Any]:
 
 def remarks(causes: Causes, unreadable: int, place: Place) -> list[str]:
     """The sentences under a listing. `unreadable`: how many states can't be read."""
-    foreign = causes.count("foreign")
+    foreign, expired = causes.count("foreign"), causes.count("open", Reason.EXPIRED)
     return [
+        *([f"{expired} of the open dead letters expired before they ran; redrive sends them with --expired only"] if expired else ()),
         *([f"{foreign} records were not written by this group, or can't be read; they do not count as open"] if foreign else ()),
         *([f"{unreadable} records of {place.state_topic} can't be read, so some states may be missing"] if unreadable else ()),
     ]

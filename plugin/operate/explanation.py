@@ -257,7 +257,7 @@ def _settings(
         yield from _of_table(("watch",), slots.watch, config)
     for agent in agents:
         for setting in _of_table(("agents", agent.name), agent, config):
-            if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
+            if agent.kind != "stream" or setting.name.endswith(_OF_LOOPS):  # a loop says the others itself
                 yield setting
         yield from _own_settings(slots, agent, config)
         if agent.order is not None:
@@ -288,6 +288,10 @@ def _retries(later: ConsumeLater) -> Iterator[tuple[str, RetryPolicy | None]]:
     yield "retry", later.retry
     for kind, policy in later.retry_by_error.items():
         yield f"retry_by_error.{kind.__name__}", policy
+
+
+#: Entries of an agent that mean something for a loop over a stream.
+_OF_LOOPS: Final = (".max_batch", ".max_age", ".expires")
 
 
 def _options(settings: HostSettings, config: Config, origins: Mapping[str, str]) -> Iterator[Setting]:

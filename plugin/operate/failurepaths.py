@@ -199,6 +199,8 @@ class _Failures:
         keyed = [agent.dedup or self._dedup or self._transactional for agent in self._agents]
         if any(each is not None and callable(each.key) for each in keyed):
             yield self._ruled("the key function raises", lambda batch: Raised(RuntimeError()))
+        for when in filter(None, map(_too_late, self._agents)):
+            yield self._dead(when, Reason.EXPIRED, attempts=None, then="dead letter, not run")
         if self._broadcasts:
             return
         if any(agent.order is not None for agent in self._agents):
@@ -396,6 +398,13 @@ def _of_loops(app: ConsumeLater, agents: Sequence[Agent]) -> list[tuple[str, Con
             later = app if agent.later is None else agent.later
             found.setdefault(id(later), (later, []))[1].append(agent.name)
     return [("the agent" if len(found) == 1 else " or ".join(names), later) for later, names in found.values()]
+
+
+def _too_late(agent: Agent) -> str:
+    """When a message of `agent` has expired; empty if none ever does."""
+    if not agent.max_age:
+        return f"the time in the header `expires` of a message for {agent.name} is past" if agent.expires else ""
+    return f"a message for {agent.name} is {spelled(agent.max_age)} old{', or past its header `expires`' if agent.expires else ''}"
 
 
 _MESSAGE: Final = Message[Any](Delivery("", 0, 0, 0, None, None, (), Origin("", 0, 0, 0)), None)

@@ -89,6 +89,8 @@ class WorkerStanding(NamedTuple):
     """Handlers and partitions, each with who said so: `command`, or `code` of the app."""
     troubles: tuple[str, ...]
     """What keeps it from its work, a sentence each."""
+    expired: int = 0
+    """Messages that expired since it started."""
 
     @property
     def name(self) -> str:
@@ -125,6 +127,11 @@ class Standing(NamedTuple):
     def lag(self) -> int:
         """Of all partitions."""
         return sum(each.lag for each in self.partitions)
+
+    @property
+    def expired(self) -> int:
+        """Messages that expired since the workers started, a dead letter each."""
+        return sum(worker.expired for worker in self.workers)
 
 
 class Finding(NamedTuple):
@@ -230,6 +237,7 @@ def facts(standing: Standing) -> dict[str, Any]:
         "lag": standing.lag,
         "partitions": [each._asdict() for each in standing.partitions],
         "levels": [each._asdict() for each in standing.levels],
+        "expired": standing.expired,
         "dead_letters": None if standing.letters is None else standing.letters._asdict(),
         "paused": [each._asdict() for each in standing.paused],
         "workers": [worker._asdict() for worker in standing.workers],
@@ -256,7 +264,8 @@ def _letters(standing: Standing) -> str:
     if (letters := standing.letters) is None:
         return ""
     newest = "" if letters.newest_age is None else f", the newest {_duration(letters.newest_age)} old"
-    return f"dead letters: {letters.letters}, of which {letters.open} are open{newest}"
+    expired = f"; {_several(standing.expired, 'message')} expired since the workers started" if standing.expired else ""
+    return f"dead letters: {letters.letters}, of which {letters.open} are open{newest}{expired}"
 
 
 def _row(each: PartitionStanding) -> tuple[str, ...]:

@@ -67,6 +67,7 @@ class Fate(enum.StrEnum):
     ORIGINLESS = "no message of a handler: it was found in a topic of the group itself"
     RENAMED = "a header's name is no UTF-8, which a copy can't carry"
     SHORTENED = "it was shortened, and its origin is no longer there"
+    EXPIRED = "expired, needs --expired"
 
     # Of a step of a plan alone.
     DONE = "done already"

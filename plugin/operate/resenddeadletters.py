@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.message.disposition import Reason
 from ackwise.middleware.message.message import Delivery
 from ackwise.middleware.message.outgoing import Publisher
 from ackwise.middleware.runs.run import Run
@@ -39,6 +40,7 @@ async def redrive(
     selection: Selection,
     *,
     execute: bool,
+    expired: bool = False,
     source: Callable[[], AsyncIterator[Letter]] | None = None,
     rate: float = 100.0,
     stop: asyncio.Event | None = None,
@@ -47,6 +49,7 @@ async def redrive(
 ) -> Resent:
     """Send again the dead letters that `selection` takes, of the dead-letter topic or of `source`; see `resend`.
 
+    Those that expired are left, unless `expired`: their handler said that it does not want them so late.
     `on_total` hears of how many offsets are read, `on_progress` of those that are done.
     """
     if (app := place.app) is None:
@@ -62,7 +65,8 @@ async def redrive(
         if source is None:
             on_total(reader.number)
         letters = selection.taken(reader.letters(on_progress) if source is None else source(), states)
-        replays = _Replays(place, {agent.name for agent in app.agents}, letters, states, Origins(reader.copies), sender.worker.publisher)
+        handlers = {agent.name for agent in app.agents}
+        replays = _Replays(place, handlers, expired, letters, states, Origins(reader.copies), sender.worker.publisher)
         outcome = Resent(recorded=sender.sink is not None)
         return await resend(replays, sender, outcome, execute=execute, rate=rate, stop=stop)
 
@@ -92,8 +96,8 @@ async def drop(
     return number, False
 
 
-def refusal(letter: Letter, names: TopicNames, handlers: Collection[str]) -> Fate | None:
-    """Why a letter may not be sent, by what is in it; `None` if it may."""
+def refusal(letter: Letter, names: TopicNames, handlers: Collection[str], *, expired: bool = False) -> Fate | None:
+    """Why a letter may not be sent, by what is in it; `None` if it may. With `expired` one that expired may."""
     if letter.problem:
         return Fate.FOREIGN
     origin = letter.delivery.origin.topic
@@ -101,7 +105,9 @@ def refusal(letter: Letter, names: TopicNames, handlers: Collection[str]) -> Fat
         return Fate.ORIGINLESS
     if letter.handler not in handlers:
         return Fate.HANDLERLESS
-    return Fate.RENAMED if "ackwise-header-names" in letter.fields else None
+    if "ackwise-header-names" in letter.fields:
+        return Fate.RENAMED
+    return Fate.EXPIRED if letter.reason == Reason.EXPIRED and not expired else None
 
 
 @dataclass
@@ -110,6 +116,7 @@ class _Replays:
 
     place: Place
     handlers: set[str]
+    expired: bool
     letters: AsyncIterator[Letter]
     states: States
     origins: Origins
@@ -136,7 +143,7 @@ class _Replays:
     async def _piece(self, letter: Letter) -> Piece[Replay]:
         """A letter with its next number, whole, or with the fate of one that may not be sent."""
         number, replay_id = self.states.next_replay(letter)
-        delivery, fate = letter.delivery, refusal(letter, self.place.names, self.handlers)
+        delivery, fate = letter.delivery, refusal(letter, self.place.names, self.handlers, expired=self.expired)
         if fate is None and letter.dropped:
             whole = await self._whole(letter)
             delivery, fate = whole or delivery, Fate.SHORTENED if whole is None else None

@@ -249,6 +249,7 @@ def _worker(record: Delivery) -> WorkerStanding | None:
         said.waiting,
         said.paused,
         said.troubles,
+        said.expired,
     )
 
 

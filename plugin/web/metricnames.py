@@ -46,7 +46,7 @@ _ENTRIES: Final = (
         "counter",
         "messages",
         ("agent", "outcome"),
-        "messages by outcome: `done`, `duplicate`, `sent_back`, `dead`, `dropped`, `cancelled`",
+        "messages by outcome: `done`, `duplicate`, `sent_back`, `dead`, `expired` (a dead letter too), `dropped`, `cancelled`",
     ),
     MetricEntry("ackwise_retries_total", "counter", "messages", ("agent", "level"), "messages sent back, by delay level"),
     MetricEntry(

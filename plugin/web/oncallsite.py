@@ -22,8 +22,9 @@ from urllib.parse import quote
 from aiohttp import web
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.message.disposition import Reason
 from ackwise.middleware.usercode import where_raised
-from ackwise.plugin.operate.deadletter import Selection
+from ackwise.plugin.operate.deadletter import Cause, Selection
 from ackwise.plugin.operate.deadlettertables import CAUSE, causes_table, contents, letter_facts, letters_table, remarks
 from ackwise.plugin.operate.deadlettertopics import Place, list_letters, look_up
 from ackwise.plugin.operate.groupstatus import APP, GROUP, shown
@@ -141,8 +142,8 @@ def letters_page(place: Place, named: Named) -> Page:
     """Return the page at `/letters`; with `?cause=` it shows one cause."""
     seen = SeenByName(lambda cause: list_letters(place, Selection(cause=cause or None, again=True), _LETTERS))
 
-    def redrive(cause: str) -> str:
-        return named.command(("dlq", "redrive", APP, "--cause", cause))
+    def redrive(cause: Cause) -> str:
+        return named.command(("dlq", "redrive", APP, "--cause", cause.fingerprint, *_expired(cause.reason)))
 
     async def answer(query: Mapping[str, str]) -> Leaf:
         cause = query.get("cause", "")
@@ -179,6 +180,10 @@ def letter_page(place: Place, named: Named) -> Page:
     return Page("/letter", answer)
 
 
+def _expired(reason: str) -> list[str]:
+    return ["--expired"] if reason == Reason.EXPIRED else []
+
+
 async def _look(place: Place, letter: str) -> Facts:
     partition, offset = map(int, letter.split("/"))
     found = await look_up(place, partition, offset)
@@ -194,7 +199,7 @@ def _values(facts: Facts, letter: str, named: Named) -> Facts:
     return {
         "story": f"/story?message={quote(message, safe='')}",
         "why": named.story(message),
-        "redrive": named.command(("dlq", "redrive", APP, letter, *again)),
+        "redrive": named.command(("dlq", "redrive", APP, letter, *again, *_expired(facts["reason"]))),
         "drop": named.command(("dlq", "drop", GROUP, letter, *again)),
         "show": named.command(("dlq", "show", GROUP, letter)),
         "facts": {name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in given.items()},

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from ackwise.middleware.events import Durable, Event, EventCode, EventSink, RunEvents, durable_of, explode, mark_sink, run_sink
 from ackwise.middleware.log import Log
-from ackwise.middleware.message.disposition import OUR_REASONS
+from ackwise.middleware.message.disposition import OUR_REASONS, Reason
 from ackwise.middleware.runs.run import Run
 from ackwise.middleware.storage.claimstore import ClaimStore, ColumnExchange, ColumnResult, Exchange, ExchangeResult, in_columns
 from ackwise.middleware.usercode import where_raised
@@ -75,7 +75,7 @@ class Counts:
         """Count `number` equal events."""
         code, agent = event.code, event.handler or "-"
         if (outcome := _OUTCOMES.get(code)) is not None:
-            self.messages[agent, outcome] += number
+            self.messages[agent, "expired" if outcome == "dead" and event.error == Reason.EXPIRED else outcome] += number
         match code:
             case EventCode.SUCCEEDED | EventCode.FAILED:
                 self.attempts[agent] += number

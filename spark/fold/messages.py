@@ -69,6 +69,7 @@ REASONS: Final = {
     Reason.BURIED: 10,
     Reason.ABORTED_AND_COMMITTED: 11,
     Reason.NO_TARGET: 12,
+    Reason.EXPIRED: 13,
 }
 OTHER_REASON: Final = 0
 

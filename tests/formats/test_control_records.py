@@ -20,11 +20,11 @@ from ackwise.middleware.message.message import TopicPartition
 from ackwise.plugin.operate.deadletter import LetterId, LetterState, encode_state
 
 WORKER = WorkerRecord(
-    "4d7c", "node-3", 17, "0.2.0", "ackwise", (PartitionInHand("orders", 3, 5, 2),), (("LookupError", 3),), ("bill by code",), ("away",)
+    "4d7c", "node-3", 17, "0.2.0", "ackwise", (PartitionInHand("orders", 3, 5, 2),), (("LookupError", 3),), ("bill by code",), ("away",), 7
 )  # fmt: skip
 
 
-def test_control_2_worker_1_letters_1() -> None:
+def test_control_2_worker_2_letters_1() -> None:
     records = [
         encode(ControlRecord(Target("bill"), paused=True, at_ms=5)),
         encode(ControlRecord(Target(None, TopicPartition("orders", 3)), paused=False, dead=True, at_ms=5)),

@@ -10,7 +10,7 @@ from tests.tables import each
 from ackwise.middleware.flow.controlrecords import PartitionInHand, UnreadableControl, WorkerRecord, decode_worker, encode_worker, is_worker
 
 RECORD = WorkerRecord(
-    "4d7c", "node-3", 17, "1.0.0", "ackwise", (PartitionInHand("orders", 3, 5, 2),), (("LookupError", 3),), ("bill by code",), ("away",)
+    "4d7c", "node-3", 17, "1.0.0", "ackwise", (PartitionInHand("orders", 3, 5, 2),), (("LookupError", 3),), ("bill by code",), ("away",), 7
 )  # fmt: skip
 
 
@@ -35,6 +35,7 @@ CHANGES: list[dict[str, object]] = [
     {"host": 3}, {"pid": "17"}, {"pid": True}, {"partitions": None}, {"partitions": [["orders", 3]]},
     {"partitions": [["orders", "3", 1, 1]]},
     {"partitions": {"orders": 3}}, {"partitions": "ab"}, {"waiting": [["why"]]}, {"waiting": [[1, 1]]}, {"paused": [1]}, {"troubles": 7},
+    {"expired": "7"},
 ]  # fmt: skip
 
 
