@@ -82,7 +82,7 @@ class Expiry:
         if self._unreadable and now >= self._quiet_until:
             messages, self._unreadable, self._quiet_until = self._unreadable, 0, now + _QUIET
             log.warning(
-                "headers with expiry times not readable",
+                "expiry headers could not be read",
                 handler=self._handler,
                 messages=messages,
                 topic=run.origin.topic,

@@ -35,7 +35,7 @@ def shop(**options: Any) -> Any:
 
 
 def everything() -> Any:
-    env = {"ACKWISE_DEDUP__LEASE": "1m", "ACKWISE_AGENTS__BILL__MAX_BATCH": "50"}
+    env = {"ACKWISE_DEDUP__LEASE": "1m", "ACKWISE_AGENTS__BILL__MAX_BATCH": "50", "ACKWISE_AGENTS__BILL__MAX_AGE": "1d"}
     app = shop(ackwise_clock_skew=1, broker_rebalance_timeout=30.0, broker_session_timeout=20.0, env=env)
     app.agent(name="inner")(loop)
     app.agent(app.channel(), name="aside")(loop)

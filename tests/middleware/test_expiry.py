@@ -155,7 +155,7 @@ async def test_a_message_whose_header_can_t_be_read_runs_and_the_log_says_so_onc
             spine.clock.now += wait
             await spine.run(spine.entries(3, start=start, headers=(("expires", b"1700000000"),)))
     assert (hand.saw, spine.publisher.sent) == ([*range(100, 109)], [])
-    lines = [record.getMessage() for record in caplog.records if "not readable" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "could not be read" in record.getMessage()]
     assert [line.split("messages=")[1].split()[0] for line in lines] == ["3", "6"]
     assert all("1700000000" not in line for line in lines)
 

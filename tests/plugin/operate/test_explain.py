@@ -78,7 +78,7 @@ def everything() -> App:
         Events("events"),
     )
     app.agent("orders", "refunds", keep_ack_index_on_error=True)(bill)
-    app.agent("parcels")(ship)
+    app.agent("parcels", max_age="1d", expires=True)(ship)
     return app
 
 

@@ -235,7 +235,7 @@ async def test_with_fail_closed_nothing_is_run_and_the_worker_stops_while_the_st
 def test_every_reason_for_a_dead_letter_has_a_row() -> None:
     reasons = {value for name, value in vars(Reason).items() if name.isupper()}
     app = App("billing", config=Config())
-    app.agent("entries", order="key", in_place=RetryInPlace(1))(bill)
+    app.agent("entries", order="key", in_place=RetryInPlace(1), max_age="1d")(bill)
     writer = App("billing", config=Config())
     writer.use(Transactional("sqlite:///shop.db"))
     writer.agent("payments")(bill)
