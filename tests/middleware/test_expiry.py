@@ -80,6 +80,7 @@ async def test_a_message_older_than_max_age_is_a_dead_letter_and_its_handler_doe
     assert hand.saw == []
     assert [(copy.topic, dict(copy.headers)["ackwise-attempt"]) for copy in spine.publisher.sent] == [("billing.dlq", b"1")] * 2
     assert reasons(spine) == [b"expired"] * 2
+    assert spine.worker.flow.expired == 2
     assert spine.sink.codes(100) == [EventCode.DEAD_LETTERED]
 
 

@@ -214,10 +214,37 @@ def test_a_letter_that_could_not_come_back_as_what_it_was_is_refused() -> None:
         (letter(topic="billing.delay", handler="-", reason="send-refused"), Fate.ORIGINLESS),
         (letter(handler="ship", reason="no-handler"), Fate.HANDLERLESS),
         (letter(headers=(("\udcff", b"v"),)), Fate.RENAMED),
+        (letter(reason="expired"), Fate.EXPIRED),
     ):
         origin = Origin("billing.dlq", 0, 0, 5)
         found = read_letter(Delivery(*origin, copy.key, copy.value, copy.headers, origin), "billing")
         assert refusal(found, TopicNames("billing"), {"bill"}) is fate, copy
+
+
+async def test_what_has_expired_is_sent_only_where_that_is_asked_for_and_says_so(shop: Shop) -> None:
+    shop.bury(letter(1, reason="expired"), letter(2), letter(3, reason="expired", handler="gone"))
+    result = await send(shop)
+    assert (fates(result), result.is_done) == ({Fate.EXPIRED: 1, SENT: 1, Fate.HANDLERLESS: 1}, False)
+    assert [copy.origin.offset for copy in shop.copies()] == [2]
+    assert fates(await send(shop, expired=True)) == {SENT: 1, Fate.HANDLERLESS: 1}
+    assert [(copy.origin.offset, copy.replay_id) for copy in shop.copies()] == [(2, b"redrive-1"), (1, b"redrive-1")]
+
+
+async def test_the_commands_send_what_has_expired_with_an_option(shop: Shop) -> None:
+    shop.bury(letter(1, reason="expired"))
+    assert "left expired, needs --expired: 0/0" in await shop.run("redrive", shop.app, "--yes", code=1)
+    listed = await shop.ackwise("list", shop.app, "--json", code=1)
+    assert (listed["open"], listed["expired"]) == (1, 1)
+    assert "1 of the open dead letters expired before they ran; redrive sends them with --expired only" in await shop.ackwise(
+        "list", shop.app, code=1
+    )
+    file = str(shop.folder / "letters.jsonl")
+    await shop.ackwise("export", shop.app, file)
+    assert "needs --expired" in await shop.run("import", shop.app, file, "--yes", code=1)
+    assert shop.kafka.records("billing.retry") == []
+    await shop.run("import", shop.app, file, "--expired", "--yes")
+    await shop.run("redrive", shop.app, "--expired", "--again", "--yes")
+    assert [copy.replay_id for copy in shop.copies()] == [b"redrive-1", b"redrive-2"]
 
 
 async def test_a_record_of_somebody_else_among_the_letters_is_left_alone_and_leaves_nothing_to_do(shop: Shop) -> None:

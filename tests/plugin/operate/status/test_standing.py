@@ -13,7 +13,9 @@ from ackwise.plugin.operate.groupstatus import (
     PausedByCommand,
     Standing,
     WorkerStanding,
+    facts,
     findings,
+    shown,
 )
 
 WORKER = WorkerStanding("node-3", 17, "1.0.0", "ackwise", 3.0, ("orders/0",), 2, 1, (("its store does not answer", 1),), (), ())
@@ -32,6 +34,15 @@ def test_what_a_worker_said_of_itself_a_while_ago_needs_nobody() -> None:
 def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> None:
     assert findings(HEALTHY) == []
     assert HEALTHY.lag == 4
+
+
+def test_what_has_expired_is_counted_apart_over_all_workers() -> None:
+    standing = HEALTHY._replace(workers=(WORKER._replace(expired=3, troubles=()), WORKER._replace(expired=4, troubles=())))
+    assert shown(standing).letters == (
+        "dead letters: 2, of which 0 are open, the newest 7 s old; 7 messages expired since the workers started"
+    )
+    assert "expired" not in shown(HEALTHY).letters
+    assert (facts(standing)["expired"], [worker["expired"] for worker in facts(standing)["workers"]]) == (7, [3, 4])
 
 
 @each(
