@@ -54,6 +54,19 @@ async def test_everything_runs_once_and_what_fails_comes_back_later(scenario: Sc
     assert not any(worker.counts.refused for worker in workers)
 
 
+async def test_what_has_expired_does_not_run_and_is_accepted_once_its_dead_letter_is_there(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACKWISE_AGENTS__BILL__EXPIRES", "true")
+    worker = await scenario.join()
+    await scenario.raw.produce(scenario.topic, b"old", headers=[("expires", b"1600000000000")])
+    await scenario.raw.produce(scenario.topic, b"new", headers=[("expires", b"4000000000000")])
+    await scenario.wait(lambda: worker.counts.accepted == 2, "the acknowledgement of both")
+    assert scenario.ran() == [("new", 1)]
+    (letter,) = await scenario.raw.records(f"{scenario.group}.dlq")
+    assert (letter.value, dict(letter.headers)["ackwise-reason"]) == (b"old", b"expired")
+
+
 async def test_what_a_killed_worker_had_is_copied_uncharged_and_runs_at_another(scenario: Scenario) -> None:
     values = [b"v%d" % number for number in range(5)]
     await scenario.raw.produce(scenario.topic, *values)

@@ -129,6 +129,14 @@ async def test_a_letter_that_was_dropped_is_sent_again_with_again(shop: Shop) ->
     assert f"ackwise dlq redrive {shop.app} 0/0 --again" in page.commands
 
 
+async def test_what_has_expired_is_sent_again_with_expired(shop: Shop) -> None:
+    shop.bury(letter(reason="expired"))
+    async with opened(pages_of(shop)) as site:
+        page, letters = await site.page("/letter?id=0/0"), await site.page("/letters")
+    assert f"ackwise dlq redrive {shop.app} 0/0 --expired" in page.commands
+    assert [command.endswith(" --expired") for command in letters.commands if "redrive" in command] == [True]
+
+
 async def test_a_model_that_can_not_be_shown_is_said(shop: Shop) -> None:
     shop.write_app(APP.replace("    amount: int\n", "    amount: int\n\n    def __repr__(self):\n        raise RuntimeError\n"))
     shop.bury(letter())
