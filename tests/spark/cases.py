@@ -165,6 +165,11 @@ case("23b its own due time counts, not the level", verdicts={0: RETRY_LOST}).say
     "w1", "0:CFB W=1", ago=7200, level=18, due_ts=NOW - 7000 * SECOND
 ).drain(1)
 case("24 a dead letter", "0:RCFX W=1", {0: DEAD})
+case("24a a message that expired, and one of its key that was in time", verdicts={0: DEAD, 1: ONCE},
+     without={0: Flag.AMBIGUOUS_EXEC | Flag.HAD_FAILURES}).say("w1", "0:RX", key="k", error=Reason.EXPIRED
+     ).say("w1", "1:RCS W=2", key="k")  # fmt: skip
+case("24b a copy that expired while it waited", verdicts={0: DEAD}, flags={0: Flag.RETRIED | Flag.HAD_FAILURES}
+     ).say("w1", "0:RCFB W=1").say("w1", "0@2:X", error=Reason.EXPIRED)  # fmt: skip
 case("25 a dead letter, run after all", "0:RCX 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.RESCUED_FROM_DLQ})
 case("25b dropped by an instance that broadcasts", "0:RFG W=1", {0: Verdict.DROPPED}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
 case("25c dropped, and run after a kill before the commit", "0:RFG 0:RS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
