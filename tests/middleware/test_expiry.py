@@ -324,6 +324,20 @@ async def test_in_a_transaction_an_expired_message_is_a_dead_letter_and_its_key_
     assert hand.saw[-1] == 103
 
 
+@each("kind", ["batch", "message"])
+async def test_in_a_transaction_with_an_order_what_follows_an_expired_message_runs_after_it(make: Any, kind: str) -> None:
+    database, hand = Database(), Hand()
+    worker = {"dedup": Transactional(database, key=lambda message: message.raw), "leases": None}
+    spine = make(hand, kind, expires=True, order="partition", in_place=RetryInPlace(3), worker=worker)
+    spine.pipeline = Pipeline(spine.agent, spine.worker, partial(Transactions, store=database))
+    entries = [spine.entry(offset, headers=until(1) if offset == 101 else ()) for offset in range(100, 104)]
+    for _ in range(3):
+        if waiting := [entry for entry in entries if entry.stage is not SETTLED]:
+            await spine.run(waiting)
+    assert [entry.stage for entry in entries] == [SETTLED] * 4
+    assert (hand.saw, [copy.value for copy in spine.publisher.sent]) == ([100, 102, 103], [b"v101"])
+
+
 async def test_an_expired_message_is_no_failure_of_its_batch(make: Any) -> None:
     """What ran beside it keeps its rulings."""
 
