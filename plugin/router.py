@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from types import UnionType
-from typing import Any, Concatenate, NamedTuple, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Final, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
@@ -166,8 +167,45 @@ def _usable(agent: str, things: object) -> tuple[object, ...]:
 
 
 def _refuse_unknown(options: AgentOptions) -> None:
-    for unknown in options.keys() - AgentOptions.__annotations__.keys():
-        raise ConfigurationError(f"agent() has no option {unknown!r}; its options are {', '.join(AgentOptions.__annotations__)}")
+    known = [*AgentOptions.__annotations__, "model", "decode"]
+    for unknown in sorted(options.keys() - AgentOptions.__annotations__.keys()):
+        near = difflib.get_close_matches(unknown.lower(), [*_ELSEWHERE, *known], n=1)
+        remedy = _ELSEWHERE.get(near[0], f"did you mean {near[0]}=") if near else f"its options are {', '.join(known)}"
+        raise ConfigurationError(f"agent() has no option {unknown!r}; {remedy}")
+
+
+_LATER: Final = "a policy limits retries: use=[ConsumeLater(5)], and with an order in_place=RetryInPlace(5)"
+_DELAYS: Final = 'a policy has the delays of retries: use=[ConsumeLater(levels="1s 10s 1m")]'
+_DEDUP: Final = 'a policy deduplicates: app.use(Dedup("sqlite:///claims.db", key=…))'
+_GROUP: Final = 'the group is the app\'s: App("billing")'
+_TOPIC: Final = 'topics come first, without a name: @app.agent("orders", "refunds")'
+_DEAD: Final = 'a policy names the topic of dead letters: app.use(DeadLetter(topic="graveyard"))'
+_RATE: Final = 'a policy limits the rate: use=[RateLimit("100/s")]'
+_EXCEPTIONS: Final = "a policy tells exceptions apart: use=[ConsumeLater(no_retry=…, retry_by_error=…)]"
+
+#: What other libraries call it, or what belongs to the app, and where it is.
+_ELSEWHERE: Final[dict[str, str]] = {
+    **dict.fromkeys(("group", "group_id", "consumer_group"), _GROUP),
+    **dict.fromkeys(("topic", "topics", "queue", "channel"), _TOPIC),
+    **dict.fromkeys(("retry", "retries", "max_retries", "max_attempts", "max_reconsume_times"), _LATER),
+    **dict.fromkeys(("backoff", "retry_delay", "delay", "delays", "levels"), _DELAYS),
+    **dict.fromkeys(("dedup", "deduplicate", "idempotent", "idempotency_key"), _DEDUP),
+    **dict.fromkeys(("dlq", "dead_letter", "dead_letter_topic", "dead_letter_queue"), _DEAD),
+    **dict.fromkeys(("rate", "rate_limit", "throttle"), _RATE),
+    **dict.fromkeys(("retry_on", "exceptions", "autoretry_for"), _EXCEPTIONS),
+    **dict.fromkeys(("batch", "batch_size", "max_batch_size", "max_poll_records", "prefetch"), "write max_batch=200"),
+    **dict.fromkeys(("linger", "batch_timeout", "max_wait_time"), 'write max_wait="500ms"'),
+    **dict.fromkeys(("timeout", "time_limit", "deadline"), 'write consume_timeout="15m"'),
+    **dict.fromkeys(("workers", "threads", "parallelism", "max_concurrency", "max_workers"), "write concurrency=8"),
+    **dict.fromkeys(("ordered", "ordering", "orderly"), 'write order="key" or order="partition"'),
+    **dict.fromkeys(("key", "order_key", "partition_by"), 'write order="key", order_by=…, or app.use(Dedup(…, key=…)) to deduplicate'),
+    **dict.fromkeys(("regex", "topic_pattern", "topics_regex"), r'write pattern=r"orders\..+"'),
+    **dict.fromkeys(("deserializer", "value_deserializer", "decoder", "serializer", "value_type", "schema"), "write decode=… or model=…"),
+    **dict.fromkeys(("handler_name", "id", "consumer_name"), 'write name="bill"'),
+    **dict.fromkeys(("auto_commit", "enable_auto_commit", "ack", "ack_policy"), "offsets are committed once messages are settled"),
+    **dict.fromkeys(("auto_offset_reset", "start", "offset_reset"), 'the start is the app\'s: App("billing", start="latest")'),
+    **dict.fromkeys(("brokers", "bootstrap_servers"), 'brokers are the app\'s: App("billing", brokers="kafka:9092")'),
+}
 
 
 def _parsed(options: AgentOptions, function: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing, new_message_id
+from ackwise.middleware.storage.asyncblock import asynchronous_block
 from ackwise.middleware.storage.outbox import (
     FIRST_CHECK,
     MOST_BYTES,
@@ -154,7 +155,7 @@ class MemoryOutbox(Sends):
         """Nothing to give back; the rows stay as long as the object."""
         self._is_open = False
 
-    @asynccontextmanager
+    @asynchronous_block
     async def transaction(self, connection: MemoryConnection | None = None) -> AsyncIterator[MemoryOutboxTransaction]:
         used = MemoryConnection() if connection is None else connection
         mine, is_ours = MemoryOutboxTransaction(self, used), not used.is_in_transaction()

@@ -44,22 +44,70 @@ def check(target: Target, as_json: _AsJson = False) -> None:
     raise typer.Exit(int(any(review.todo != "nothing" for review in reviews)))
 
 
-def create(target: Target, as_json: _AsJson = False) -> None:
+_Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="TOPIC",
+        help="For development: create this topic, which an agent reads, if it is missing, and nothing else; may be repeated.",
+        show_default=False,
+    ),
+]
+_OfSource = Annotated[
+    int | None,
+    typer.Option(
+        "--partitions", min=1, metavar="N", help="Partitions of a created --source. Default: the brokers' own.", show_default=False
+    ),
+]
+
+
+def create(target: Target, sources: _Sources = None, partitions: _OfSource = None, as_json: _AsJson = False) -> None:
     """Create missing topics of the group and add missing partitions, as a worker does at its start.
 
     An existing delay topic gets the brokers' timestamps (message.timestamp.type=LogAppendTime); no other setting of an existing topic
-    is changed. Source topics are never created. If a problem needs your decision, the command changes nothing.
+    is changed. Source topics are created only by --source. If a problem needs your decision, the command changes nothing.
 
-    Exit code 0: a worker can start. 1: a problem is left that only you can fix. 2: the brokers do not answer or do not allow it, or
-    there is no such app.
+    Exit code 0: a worker can start; with --source, the topics are there. 1: a problem is left that only you can fix. 2: the brokers do
+    not answer or do not allow it, no agent reads the topic of --source, or there is no such app.
     """
-    reviews, done = wait_for(_create(_group(target)))
+    if partitions is not None and not sources:
+        raise ConfigurationError("--partitions is for the topics of --source; name them, or leave it out")
+    group = _group(target)
+    reviews, done = wait_for(_create_sources(group, sources, partitions) if sources else _create(group))
+    if sources and not as_json:
+        for review in reviews:
+            typer.echo(_made(review, review.topic in done))
+        return
     _show(reviews, done, as_json)
     raise typer.Exit(int(any(review.todo != "nothing" for review in reviews)))
 
 
 def _group(target: str) -> Group:
     return find_app(target).group()
+
+
+async def _create_sources(group: Group, topics: Sequence[str], partitions: int | None) -> tuple[list[TopicReview], dict[str, str]]:
+    """Return the reviews of the topics, and the action on each that was created."""
+    from ackwise.plugin.topics.topicadmin import create_sources
+    from ackwise.plugin.topics.topicplan import TopicReview
+
+    _refuse_unread(group, topics)
+    found, created = await create_sources(group.settings, topics, partitions)
+    reviews = [TopicReview(topic, "source", None, there, "nothing") for topic, there in found.items()]
+    return reviews, dict.fromkeys(created, _DONE["create"])
+
+
+def _refuse_unread(group: Group, topics: Collection[str]) -> None:
+    """Raise `ConfigurationError` if a worker would not read one of `topics`."""
+    from ackwise.plugin.topics.topicpatterns import match_topics
+
+    matched = match_topics(group.agents, group.names, topics)
+    for topic in topics:
+        if (why := matched.disputed.get(topic) or matched.of_groups.get(topic)) is not None:
+            raise ConfigurationError(why)
+        if topic not in (*group.sources, *matched.topics):
+            read = [*map(repr, group.sources), *(f"what matches {pattern}" for pattern in group.patterns.values())]
+            raise ConfigurationError(f"no agent of group {group.settings.group!r} reads topic {topic!r}; its agents read {', '.join(read)}")
 
 
 async def _review(group: Group) -> list[TopicReview]:
@@ -140,7 +188,10 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     if not any(review.role == "source" for review in before):
         if group.patterns:
             patterns = " or ".join(group.patterns.values())
-            raise AckwiseError(f"no topic matches {patterns} yet, and the topics of the group get their size from those; create one")
+            raise AckwiseError(
+                f"no topic matches {patterns} yet, and the topics of the group get their size from those; create one, "
+                "for development with --source"
+            )
         raise AckwiseError(
             f"group {group.settings.group!r} reads only topics that Faust creates, and none exists yet to size the others by; start a "
             "worker, which creates them all"
@@ -161,6 +212,13 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
 _NOT_OURS: Final = ("passed over", "earlier")
 
 _DONE: Final = {"create": "created", "extend": "extended"}
+
+
+def _made(review: TopicReview, is_new: bool) -> str:
+    """Return what became of a topic of --source, as a sentence."""
+    partitions, replicas = (review.found.partitions, review.found.replication) if review.found else (0, 0)
+    has = f"{partitions} {'partition' if partitions == 1 else 'partitions'} and {replicas} {'replica' if replicas == 1 else 'replicas'}"
+    return f"topic {review.topic!r} was created with {has}" if is_new else f"topic {review.topic!r} exists already, with {has}"
 
 
 def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from ackwise.middleware.duration import parse_duration
@@ -20,6 +19,7 @@ from ackwise.middleware.errors import ConfigurationError, TransactionAborted, Un
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.asyncblock import asynchronous_block
 from ackwise.middleware.storage.outbox import BarrierStore, PreparedStore, RowState, TransactionOutcome
 from ackwise.middleware.storage.rowtime import AT_ONCE, Timing
 
@@ -159,7 +159,7 @@ class HalfMessages:
         self._name = name
         self._sink = sink
 
-    @asynccontextmanager
+    @asynchronous_block
     async def prepare(
         self, messages: Sequence[Outgoing], *, first_check: float | str | None = None, timing: Timing = AT_ONCE
     ) -> AsyncIterator[LocalTransaction]:

@@ -115,6 +115,38 @@ async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[s
         return await _look(admin, topics)
 
 
+async def create_sources(
+    settings: HostSettings, topics: Collection[str], partitions: int | None = None
+) -> tuple[dict[str, Topic], set[str]]:
+    """Create those of `topics` that are not there, with `partitions` each and the brokers' default of replicas.
+
+    `None` is the brokers' default of partitions. Returns all of `topics`, as the brokers describe them, and which were created now. Raises
+    as `read_topics`, and `ConfigurationError` for what the brokers refuse.
+    """
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
+        created, begun = set[str](), asyncio.get_running_loop().time()
+        while absent := sorted(set(topics) - (found := await _look(admin, topics)).keys()):
+            if uncreated := [topic for topic in absent if topic not in created]:
+                created |= await _create_sources(admin, uncreated, partitions)
+            if asyncio.get_running_loop().time() - begun > _TIMEOUT / 2:
+                raise ConfigurationError(f"the brokers do not show this client {_listed(absent)}, which they have; give it Describe on it")
+            await asyncio.sleep(_LOOK_SOON)
+        return found, created
+
+
+async def _create_sources(admin: AIOKafkaAdminClient, topics: Sequence[str], partitions: int | None) -> set[str]:
+    """Return those that were created now; others were created meanwhile, or there is no controller yet."""
+    if not await has_controller(admin):
+        return set()
+    default: Final = -1
+    # aiokafka takes a default only with assignments, though empty ones.
+    wanted = [NewTopic(topic, default if partitions is None else partitions, default, {}) for topic in topics]
+    response: Any = await admin.create_topics(wanted)
+    for topic, code, *message in response.topic_errors:
+        _check_created(topic, code, *message, advice="create it with another tool, or allow this client to")
+    return {topic for topic, code, *_ in response.topic_errors if code == _NO_ERROR}
+
+
 async def set_append_time(settings: HostSettings, topics: Collection[str]) -> None:
     """Let the brokers set the timestamps of `topics`, which exist, from now on. Returns once the brokers say that they do.
 
@@ -311,13 +343,16 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
     while some := [*islice(topics, max(1, _PARTITIONS_AT_ONCE // like.partitions))]:
         response: Any = await admin.create_topics(some)
         for topic, code, *message in response.topic_errors:
-            if _may_pass(code) and code != _NOT_CONTROLLER:
-                raise Unavailable(f"topic {topic!r} can't be created now ({_why(code, *message)})")
-            if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):
-                raise ConfigurationError(
-                    f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {plan.partitions(topic)} partitions and "
-                    f"max.message.bytes={like.max_message_bytes}, or allow this client to"
-                )
+            size = f"{plan.partitions(topic)} partitions and max.message.bytes={like.max_message_bytes}"
+            _check_created(topic, code, *message, advice=f"create it with {size}, or allow this client to")
+
+
+def _check_created(topic: str, code: int, message: str | None = None, *, advice: str) -> None:
+    """Raise an error unless the topic was created, is there already, or is to be asked for again."""
+    if _may_pass(code) and code != _NOT_CONTROLLER:
+        raise Unavailable(f"topic {topic!r} can't be created now ({_why(code, message)})")
+    if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):
+        raise ConfigurationError(f"topic {topic!r} can't be created ({_why(code, message)}); {advice}")
 
 
 def _new(topic: MadeTopic) -> NewTopic:

@@ -215,7 +215,8 @@ def _source(topic: str, there: Topic | None, in_place: float) -> TopicReview:
     # Brokers do not even list what a client may not describe.
     fault = (
         f"topic {topic!r}, which an agent consumes, does not exist or is hidden from this client; "
-        "create it first, correct the name, or give this client Read on it"
+        f"create it first (for development: ackwise topics create MODULE:APP --source {topic} --partitions 3), correct the name, or give "
+        "this client Read on it"
     )
     return TopicReview(topic, "source", None, None, "mend", (fault,))
 

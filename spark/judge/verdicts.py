@@ -280,7 +280,8 @@ def _is_overdue(grace: int) -> Column:
 
 def _flags() -> Column:
     open_still = _is(Verdict.IN_FLIGHT, Verdict.STUCK)
-    failed_between = _has(EventCode.FAILED, EventCode.SENT_BACK, EventCode.RELEASED)
+    is_redriven = F.col("redriven").isNotNull()
+    failed_between = _has(EventCode.FAILED, EventCode.SENT_BACK, EventCode.RELEASED) | (is_redriven & _has(EventCode.DEAD_LETTERED))
     earlier_attempts = attempt_bit(F.col("last_claimed")) - 1
     left_open = F.col("claimed").bitwiseAND(F.bitwise_not("settled")).bitwiseAND(earlier_attempts) != 0
     one_attempt = (F.bit_count("claimed") == 1) & ~failed_between
@@ -310,7 +311,7 @@ def _flags() -> Column:
         Flag.OUT_OF_ORDER: _has(OUT_OF_ORDER),
         Flag.OVERTAKEN: was_overtaken & is_proved,
         Flag.MAYBE_OVERTAKEN: was_overtaken & ~is_proved,
-        Flag.REDRIVEN: F.col("redriven").isNotNull(),
+        Flag.REDRIVEN: is_redriven,
         Flag.DIED_AGAIN: F.col("redriven") % 2 == 1,
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]

@@ -732,11 +732,12 @@ class _Court:
         }
         tried = {_attempt(e) for e in claims}
         left_open = any(a not in settled and a < max(tried) for a in tried)
-        two = len(_claimed(of)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK, E.RELEASED} & of.keys()))
+        redriven = [number for e in events if (number := _redriven(e)) is not None]
+        between = {E.FAILED, E.SENT_BACK, E.RELEASED} | ({E.DEAD_LETTERED} if redriven else set())
+        two = len(_claimed(of)) > 1 and (left_open or (len(tried) == 1 and not between & of.keys()))
         begun = [e["event_ts"] for code in _BEGUN for e in of.get(code, [])]
         ok = [e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])]
         ran = _has_succeeded(of) or E.FAILED in of
-        redriven = [number for e in events if (number := _redriven(e)) is not None]
         found = {
             Flag.COMMITTED_PAST: verdict in (Verdict.IN_FLIGHT, Verdict.STUCK) and attempt == 1 and past,
             Flag.AMBIGUOUS_EXEC: two

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.message.outgoing import Outgoing
+from ackwise.middleware.storage.asyncblock import asynchronous_block
 from ackwise.middleware.storage.rowtime import At, Delay, Expires
 from ackwise.stores.protocol.outbox import Buffer, RowColumns, Sends
 from ackwise.stores.sql.operation import Failure, Packet, Problem, Runner, Statement, Steps, SyncRunner, run, run_now
@@ -282,16 +283,29 @@ class Business:
         return rows.ended() if failure.problem is Problem.ENDED and not isinstance(error, TransactionAborted) else error
 
 
+#: Drivers whose connections Django has.
+_OF_DJANGO: Final = ("sqlite3",)
+
+
 def require(connection: Any, kinds: Any, database: str, driver: str) -> None:
     """Raise `ConfigurationError` for what is no connection of `driver`."""
-    if not isinstance(connection, kinds):
-        raise ConfigurationError(
-            f"the {database} outbox got a {type(connection).__name__}, and writes through connections of {driver}; "
-            "for a session of SQLAlchemy use SQLAlchemyOutbox"
+    if isinstance(connection, kinds):
+        return
+    package = type(connection).__module__.partition(".")[0]
+    found = "None" if connection is None else f"a {type(connection).__name__}" + (f" of {package}" if package != "builtins" else "")
+    if package != "django" and connection is not None:
+        remedy = "for a session of SQLAlchemy use SQLAlchemyOutbox"
+    elif driver in _OF_DJANGO:
+        remedy = (
+            "Django has one connection for each thread and opens it at the first statement: take django.db.connection.connection inside "
+            "of transaction.atomic(), after a statement, in the thread of that block, and hand it over"
         )
+    else:
+        remedy = f"Django has none of those: give one of {driver} to the block, and let what belongs together be written through it"
+    raise ConfigurationError(f"the {database} outbox got {found}, and writes through connections of {driver}; {remedy}")
 
 
-@asynccontextmanager
+@asynchronous_block
 async def transaction(business: Business, connection: Any, sends: Sends, wake: Callable[[], Any]) -> AsyncIterator[Block]:
     """See `Outbox.transaction`; `business` leads through `connection`, and `wake` is called once rows are committed."""
     if business.look is not None:

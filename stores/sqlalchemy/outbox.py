@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, event
@@ -14,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction, async_
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.storage.asyncblock import asynchronous_block
 from ackwise.middleware.storage.outbox import Outbox
 from ackwise.stores.protocol.outbox import RowColumns, Sends
 from ackwise.stores.sql.operation import Answer, Failure, Packet, Problem, Statement, Steps, run_now
@@ -67,7 +67,7 @@ class SQLAlchemyOutbox(Sends):
             f"SQLAlchemyOutbox is the side of the business only; give the relay the URL of the database: {', '.join(_URLS.values())}"
         )
 
-    @asynccontextmanager
+    @asynchronous_block
     async def transaction(self, session: AsyncSession | async_scoped_session[Any]) -> AsyncIterator[Block]:
         """See `Outbox.transaction`. Errors of the session are SQLAlchemy's own, those of writing rows `AckwiseError`."""
         mine = _session(session)

@@ -51,7 +51,7 @@ def kafka_of(folder: Path) -> Iterator[str]:
     if not address and os.environ.get("CI") != "true":
         pytest.skip("needs a real Kafka: broker.py could not start one")
     yield address
-    broker.communicate("\n")
+    broker.communicate()  # its input ends
     assert broker.returncode == 0
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -116,6 +118,35 @@ def _counts(printed: str) -> tuple[str, ...]:
     """How many letters are open, redriven and dropped, by the only cause in the table."""
     *_, line = printed.splitlines()
     return tuple(line.split()[-6:-3])
+
+
+#: A Kafka that is there at once, in place of the real one.
+INSTANT = """
+import contextlib, runpy, types
+import ackwise.testing
+
+@contextlib.contextmanager
+def instant(folder):
+    yield types.SimpleNamespace(bootstrap="127.0.0.1:9")
+
+ackwise.testing.local_kafka = instant
+runpy.run_path("broker.py")
+"""
+
+
+@each("page", [PAGE, "docs/tutorial.md"])
+def test_the_kafka_of_a_page_ends_without_a_traceback_when_its_input_ends_or_by_ctrl_c(tmp_path: Path, page: str) -> None:
+    (broker,) = (snippet for snippet in snippets(page) if snippet.file == "broker.py")
+    (tmp_path / "broker.py").write_text(broker.code, "utf-8")
+    command = [sys.executable, "-c", INSTANT]
+    ended = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout.splitlines()[0], ended.stderr) == (0, "export ACKWISE_BROKERS=127.0.0.1:9", "")
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as typed:
+        assert typed.stdout is not None
+        assert typed.stdout.readline() == "export ACKWISE_BROKERS=127.0.0.1:9\n"
+        typed.send_signal(signal.SIGINT)
+        assert typed.communicate(timeout=60)[1] == ""
+    assert typed.returncode == 0
 
 
 @each("page", [PAGE, "docs/tutorial.md"])

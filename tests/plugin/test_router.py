@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 from tests.tables import each
 
+import ackwise
 from ackwise import App, Message, Router
 from ackwise.errors import ConfigurationError
+from ackwise.plugin.router import _ELSEWHERE
 from ackwise.testing import TestApp
 
 
@@ -88,7 +90,51 @@ def test_what_can_not_be_included_is_refused_with_a_sentence(act: Any, sentence:
         act()
 
 
-def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    unknown: Any = {"max_batches": 3}
-    with pytest.raises(ConfigurationError, match=r"^agent\(\) has no option 'max_batches'; its options are name, max_batch, "):
+@each(
+    ("option", "remedy"),
+    [
+        ("max_batches", "did you mean max_batch="),
+        ("MaxWait", "did you mean max_wait="),
+        ("decoded", "did you mean decode="),
+        ("models", "did you mean model="),
+        ("group", 'the group is the app\'s: App("billing")'),
+        ("topic", 'topics come first, without a name: @app.agent("orders", "refunds")'),
+        ("retries", "a policy limits retries: use=[ConsumeLater(5)], and with an order in_place=RetryInPlace(5)"),
+        ("max_retry", "a policy limits retries: use=[ConsumeLater(5)], and with an order in_place=RetryInPlace(5)"),
+        ("dedup", 'a policy deduplicates: app.use(Dedup("sqlite:///claims.db", key=…))'),
+        ("dead_letters", 'a policy names the topic of dead letters: app.use(DeadLetter(topic="graveyard"))'),
+        ("batch_size", "write max_batch=200"),
+        ("timeout", 'write consume_timeout="15m"'),
+        ("workers", "write concurrency=8"),
+        ("colour", "its options are name, max_batch, "),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused_with_what_to_write_instead(option: str, remedy: str) -> None:
+    unknown: Any = {option: 3}
+    with pytest.raises(ConfigurationError, match=re.escape(f"agent() has no option {option!r}; {remedy}")):
         Router().agent("orders", **unknown)
+
+
+def test_what_an_error_says_to_write_instead_of_an_option_is_accepted() -> None:
+    """The remedies are code: each is taken as it stands, but for what a reader puts in place of `…`."""
+    public = {name: getattr(ackwise, name) for name in ackwise.__all__} | {"KeyError": KeyError}
+    unsaid = {
+        "Dedup(…": "Dedup('memory://'",
+        "no_retry=…, retry_by_error=…": "no_retry=KeyError, retry_by_error={}",
+        "model=…": "model=bytes",
+        "=…": "=print",
+    }
+    for remedy in {*_ELSEWHERE.values()}:
+        code = remedy
+        for said, value in unsaid.items():
+            code = code.replace(said, value)
+        for policy in re.findall(r"app\.use\((.+\))\)", code):
+            App("billing", brokers="127.0.0.1:1").use(eval(policy, public))
+        own = re.sub(r"app\.use\(.*|App\(.*", "", code)
+        for option, said in re.findall(r"\b(use|\w+)=(\[.+?\](?:$|(?=,))|[^ ,;()]+(?:\(\w+\))?)", own):
+            options: Any = {option: eval(said, public | {"print": print})}
+            if option in ("order_by", "in_place"):
+                options |= {"order": "key", "in_place": ackwise.RetryInPlace(5)}
+            elif option == "order":
+                options |= {"in_place": ackwise.RetryInPlace(5)}
+            Router().agent("orders", **options)(ship)

@@ -198,6 +198,9 @@ case("27d a dead letter that was sent again and has not come yet", "0:RCFX W=1",
      without={0: Flag.DIED_AGAIN | Flag.RESCUED_FROM_DLQ}).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
 case("27e a dead letter that was sent again and succeeded", "0:RCFX W=1", {0: ONCE}, flags={0: Flag.REDRIVEN | Flag.RESCUED_FROM_DLQ},
      without={0: Flag.DIED_AGAIN | Flag.AMBIGUOUS_EXEC}).say("w1", "0:RCS").say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
+case("27k a dead letter of which no failure is told, that was sent again and succeeded", "0:RCX W=1", {0: ONCE},
+     flags={0: Flag.REDRIVEN | Flag.RESCUED_FROM_DLQ}, without={0: Flag.AMBIGUOUS_EXEC}
+     ).say("operator", "0:A", attrs=REDRIVEN[1]).say("w1", "0:RCS")  # fmt: skip
 case("27f a dead letter that was sent again and died again, whose events say so before those of the redrive", "0:RCFX 0:RCF W=1", {0: DEAD},
      flags={0: Flag.REDRIVEN | Flag.DIED_AGAIN}).say("w1", "0:X", attrs=REDRIVEN[1]).say("operator", "0:A", attrs=REDRIVEN[1])  # fmt: skip
 case("27g a dead letter that died again and was sent once more", "0:RCFX 0:RCF W=1", {0: DEAD}, flags={0: Flag.REDRIVEN},

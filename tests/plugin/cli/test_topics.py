@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from tests.servers import RawKafka
+from tests.tables import each
 
 from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.middleware.message.wire import retry_copy
@@ -101,8 +102,56 @@ async def test_where_only_the_user_can_mend_something_nothing_is_created(shop: S
     await shop.consume("oders")
     done = shop.ackwise("topics", "create", "worker:app")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "topic 'oders', which an agent consumes, does not exist or is hidden from this client; create it first, " in done.stdout
+    assert (
+        "topic 'oders', which an agent consumes, does not exist or is hidden from this client; create it first (for development: "
+        in done.stdout
+    )
     assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
+
+
+async def test_a_source_for_development_is_created_once_and_a_worker_can_start(shop: Shop, raw_kafka: RawKafka) -> None:
+    source = f"{shop.group}-payments"
+    await shop.consume(source)
+    advice = f"ackwise topics create MODULE:APP --source {source} --partitions 3"
+    assert advice in shop.ackwise("topics", "check", "worker:app").stdout
+    assert advice in shop.ackwise("doctor", "worker:app", "--json").stdout
+    create = "topics", "create", "worker:app", "--source", source, "--partitions", "3"
+    done = shop.ackwise(*create)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"topic '{source}' was created with 3 partitions and 1 replica\n", "")
+    assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
+    done = shop.ackwise(*create[:-1], "5")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"topic '{source}' exists already, with 3 partitions and 1 replica\n", "")
+    done = shop.ackwise(*create, "--json")
+    (line,) = json.loads(done.stdout)["topics"]
+    assert (done.returncode, line["topic"], line["role"], line["found"]["partitions"], line["done"]) == (0, source, "source", 3, None)
+    assert shop.topics("create")[0] == 0
+
+
+async def test_a_source_has_the_partitions_that_the_brokers_give_where_none_are_named(shop: Shop, raw_kafka: RawKafka) -> None:
+    source = f"{shop.group}.eu"
+    await shop.consume("orders", f"pattern=r'{source}'")
+    done = shop.ackwise("topics", "create", "worker:app", "--source", source, "--json")
+    (line,) = json.loads(done.stdout)["topics"]
+    assert (done.returncode, line["found"]["partitions"], line["found"]["replication"], line["done"]) == (0, 1, 1, "created")
+
+
+@each(
+    ("arguments", "sentence"),
+    [
+        (("--source", "oders"), "no agent of group 'GROUP' reads topic 'oders'; its agents read 'orders', what matches x.+"),
+        (("--source", "GROUP.retry"), "no agent of group 'GROUP' reads topic 'GROUP.retry'; its agents read 'orders'"),
+        (("--source", "x.dlq"), "topic 'x.dlq' is called like one that Ackwise makes for a group 'x'"),
+        (("--source", "x y"), "topic 'x y' can't be created ("),
+        (("--partitions", "3"), "--partitions is for the topics of --source; name them, or leave it out"),
+    ],
+)
+async def test_a_source_that_no_worker_would_read_is_refused(
+    shop: Shop, raw_kafka: RawKafka, arguments: tuple[str, str], sentence: str
+) -> None:
+    await shop.consume("orders", "pattern='x.+'")
+    done = shop.ackwise("topics", "create", "worker:app", *(argument.replace("GROUP", shop.group) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence.replace("GROUP", shop.group) in done.stderr
 
 
 async def test_a_copy_from_before_an_order_is_named_and_a_worker_is_not_to_start(shop: Shop, raw_kafka: RawKafka) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 import sqlite3
 import sys
@@ -13,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 from tests.stores.cases import case
+from tests.tables import each
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.storage.outbox import OutboxStore, TransactionOutcome
 from ackwise.plugin.registry import open_outbox
+from ackwise.stores import SQLAlchemyOutbox
 from ackwise.stores.conformance.outbox import BusinessConformance, OutboxConformance, OutboxFeatures
+from ackwise.stores.memoryoutbox import MemoryOutbox
 from ackwise.stores.sql.operation import Statement, Steps
+from ackwise.stores.sql.outboxwriting import require
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
 
@@ -70,6 +76,43 @@ async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> No
             pass
     with pytest.raises(ConfigurationError, match="connections of sqlite3"):
         await outbox.barrier(object(), "tx")
+
+
+def test_a_block_that_is_entered_by_a_plain_with_says_what_to_write(tmp_path: Path) -> None:
+    connection = sqlite3.connect(":memory:")
+    blocks: list[Any] = [
+        SQLiteOutbox(tmp_path / "shop.db").transaction(connection),
+        SQLAlchemyOutbox().transaction(AsyncSession()),
+        MemoryOutbox().transaction(),
+    ]
+    for block in blocks:
+        with pytest.raises(ConfigurationError, match=r"^transaction\(…\) was entered by a plain `with`; write `async with`"), block:
+            pass
+    connection.close()
+
+
+def made_in(module: str) -> object:
+    """A connection whose class is of that module."""
+    return type("Connection", (), {"__module__": module})()
+
+
+@each(
+    ("connection", "sentence"),
+    [
+        (None, "the SQLite outbox got None, and writes through connections of sqlite3; Django has one connection for each thread"),
+        (made_in("django.utils.connection"), "got a Connection of django, and writes through connections of sqlite3; Django has one"),
+        (made_in("apsw"), "got a Connection of apsw, and writes through connections of sqlite3; for a session of SQLAlchemy use"),
+    ],
+)
+def test_what_is_no_connection_of_sqlite3_is_refused_with_what_to_give(connection: object, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
+        SQLiteOutbox(tmp_path / "shop.db").writer(connection)
+
+
+def test_a_connection_of_django_is_none_of_a_driver_that_django_does_not_use(tmp_path: Path) -> None:
+    sentence = "got a Connection of django, and writes through connections of asyncpg; Django has none of those: give one of asyncpg"
+    with pytest.raises(ConfigurationError, match=sentence):
+        require(made_in("django.utils.connection"), sqlite3.Connection, "PostgreSQL", "asyncpg")
 
 
 async def test_a_connection_commits_by_itself_again_after_a_commit_that_failed_and_undid_the_block(tmp_path: Path) -> None:
