@@ -73,6 +73,12 @@ _COLUMNS: Final = (
 
 _TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("timestamp")
 
+
+def time_of(record: Any) -> int:
+    """The timestamp of a record where it was read, epoch milliseconds; -1 without one."""
+    return int((_TIME_OF_DELIVERY if isinstance(record, Delivery) else _TIME_OF_RECORD)(record))
+
+
 _KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("headers")
 
 _NO_GRANT: Final = Acquired(0)
@@ -202,8 +208,7 @@ class Run:
     @property
     def time_of_last(self) -> int:
         """The timestamp of its last record where it was read, epoch milliseconds."""
-        record = self.records[-1]
-        return int(record.timestamp_ms if isinstance(record, Delivery) else record.timestamp)
+        return time_of(self.records[-1])
 
     @property
     def origin(self) -> Origin:

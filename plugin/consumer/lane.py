@@ -22,8 +22,9 @@ from ackwise.middleware.message.message import TopicPartition
 from ackwise.middleware.progress.commitmetadata import FinishedMap, InPlace, Tried
 from ackwise.middleware.progress.watermark import MAP_SPAN, Finished, Watermark, holds, is_of
 from ackwise.middleware.runs.agent import HandlerCall
-from ackwise.middleware.runs.run import Run, Stage, Taker, count, in_order, pick, ranges_of, size_of, sizes_of
+from ackwise.middleware.runs.run import Run, Stage, Taker, count, in_order, pick, ranges_of, size_of, sizes_of, time_of
 from ackwise.plugin.consumer.backlog import BATCH_BYTES, LANE_BYTES, MAX_MESSAGES, Backlog, Budget, ByKey, InSequence, Parking
+from ackwise.plugin.consumer.lag import Lag
 from ackwise.plugin.kafka.brokeroffsets import Topic
 
 log = Log()
@@ -118,6 +119,7 @@ class Lane:
         self.times: dict[int, int] = {}  #: of records finished above the watermark, the last one of each run; epoch milliseconds
         self.last_fetched: tuple[int, int] | None = None  #: offset and timestamp of the last record, behind a map that is believed
         self.watermark = Watermark(position)
+        self.lag = Lag(position, clock, wall)
         self.cut_off = False
         self.is_stopping = False  #: it takes nothing new any more
         self.unreadable: str | None = None  #: why the client can't read on at `position`, while it is left alone for that
@@ -213,6 +215,7 @@ class Lane:
         for first, end in fetched:
             self.watermark.track(first, end)
         self.position = ends[-1]
+        self.lag.fetched(self.position, time_of(records[-1]))
         unfinished = records if self._finished_before is None else self._unfinished(records, self._finished_before, is_hole_proved=proved)
         if self._is_same_log:
             self.last_fetched = records[-1].offset, records[-1].timestamp
@@ -240,6 +243,7 @@ class Lane:
 
         Returns whether that moved it. An offset that a database has goes only where that does.
         """
+        self.lag.passed(end)
         if end <= self.position or self.is_stopping or self.generation is not None:
             return False
         self.position = end
@@ -286,6 +290,16 @@ class Lane:
     def committed(self) -> int | None:
         """The offset that the broker has accepted."""
         return None if self.told is None else self.told.offset
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Return the timestamp of the oldest record in flight, epoch milliseconds, -1 if it has none; `None` without one. Thread-safe."""
+        oldest = min((*self._lent.copy(), *self.running, *self.held, *self.queued), key=_first, default=None)
+        return None if oldest is None else int(oldest.times()[0])
+
+    def lag_seconds(self, end: int | None) -> float | None:
+        """Return for how long the oldest unfinished record has been in the log, which ends at `end`; see `Lag.seconds`. Thread-safe."""
+        return self.lag.seconds(self.oldest_ms, end)
 
     @property
     def is_at_work(self) -> bool:
@@ -668,6 +682,10 @@ class Lane:
         for run in batch:
             run.not_before = now + ALARM
         self._backlog.hold(batch)
+
+
+def _first(run: Run) -> int:
+    return run.first
 
 
 def _is_untried(run: Run) -> bool:

@@ -337,11 +337,16 @@ class Member:
         """Return where the logs of its partitions end; empty if the broker does not say so soon."""
         if not self.lanes:
             return {}
+        asked_at = self.worker.monotonic()
         try:
-            return await answer(self._ends([*self.lanes]), within=_LOOK_TIMEOUT)
+            found = await answer(self._ends([*self.lanes]), within=_LOOK_TIMEOUT)
         except (KafkaError, OSError) as error:
             log.debug("log ends could not be read", error=said(error))
             return {}
+        for partition, end in found.items():
+            for lane in self.lanes.get(partition, ()):
+                lane.lag.see_end(end, asked_at)
+        return found
 
     async def _flush_events(self, *, within: float = _BROKER_TIMEOUT) -> None:
         if self.sink is None:

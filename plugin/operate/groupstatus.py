@@ -31,8 +31,8 @@ class PartitionStanding(NamedTuple):
     """Offsets from the watermark to the end."""
     done_ahead: int
     """How many of these are done already, behind one that is not; as far as the commit could say."""
-    age: float | None
-    """Since the timestamp of the record at the watermark; `None` if nothing is left, or the record can't be read."""
+    lag_seconds: float | None
+    """Since the timestamp of the record at the watermark, the oldest one that is not done; 0 if all are, `None` if it can't be read."""
     waiting: int
     """Messages that failed and wait in place for their next attempt."""
     waiting_attempts: int
@@ -122,6 +122,11 @@ class Standing(NamedTuple):
     """Dead letters in topics that the app had for them before."""
     elsewhere: tuple[str, ...] = ()
     """Copies in topics that are not read, a sentence for each topic."""
+
+    @property
+    def lag_seconds(self) -> float:
+        """Of the oldest record that is not done, as far as it can be read."""
+        return max((each.lag_seconds or 0.0 for each in self.partitions), default=0.0)
 
     @property
     def lag(self) -> int:
@@ -235,6 +240,7 @@ def facts(standing: Standing) -> dict[str, Any]:
         "members": list(standing.members),
         "relays": standing.relays,
         "lag": standing.lag,
+        "lag_seconds": standing.lag_seconds,
         "partitions": [each._asdict() for each in standing.partitions],
         "levels": [each._asdict() for each in standing.levels],
         "expired": standing.expired,
@@ -247,7 +253,11 @@ def facts(standing: Standing) -> dict[str, Any]:
 
 def _headline(standing: Standing) -> str:
     workers, relays = _several(len(standing.members), "worker"), _several(standing.relays, "relay")
-    return f"group {standing.group}: {standing.state}, {workers}, {relays}, lag {standing.lag}"
+    return f"group {standing.group}: {standing.state}, {workers}, {relays}, lag {standing.lag}{_oldest(standing)}"
+
+
+def _oldest(standing: Standing) -> str:
+    return f", the oldest {_duration(standing.lag_seconds)} old" if standing.lag_seconds else ""
 
 
 def _tables(standing: Standing) -> Iterator[Table]:
@@ -275,7 +285,7 @@ def _row(each: PartitionStanding) -> tuple[str, ...]:
         "-" if each.committed is None else str(each.committed),
         str(each.lag),
         str(each.done_ahead),
-        "-" if each.age is None else _duration(each.age),
+        "-" if each.lag_seconds is None or not each.lag else _duration(each.lag_seconds),
         "; ".join(_why(each)),
     )
 

@@ -115,8 +115,9 @@ class HeldMessages:
 class LaneState:
     """How far one agent is with one partition. `agent` is `None` where a lane is not one agent's.
 
-    `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`. Offsets are
-    `None` while they are unknown. `unreadable` is why nothing can be read from `position` on, where that is so.
+    `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`, and
+    `lag_seconds` the age of the oldest record that is not finished. What is unknown is `None`. `unreadable` is why nothing can be read
+    from `position` on, where that is so.
     """
 
     topic: str
@@ -132,6 +133,7 @@ class LaneState:
     running: int
     held: tuple[HeldMessages, ...]
     unreadable: str | None = None
+    lag_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,7 @@ def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
         running=count(lane.running),
         held=tuple(_held(lane.held, now)),
         unreadable=lane.unreadable,
+        lag_seconds=None if (seconds := lane.lag_seconds(end)) is None else round(seconds, 3),
     )
 
 

@@ -140,7 +140,7 @@ async def _partitions(
             rest.end,
             rest.end - rest.position,
             told.finished.bits.bit_count() if told.finished is not None and told.finished.base == rest.position else 0,
-            None if first is None else _age(first.timestamp),
+            0.0 if rest.position >= rest.end else None if first is None else _age(first.timestamp),
             len(in_place),
             max((entry.attempts for entry in in_place), default=0),
             min((max(0.0, round(entry.due_ms / 1000 - time.time(), 1)) for entry in in_place), default=None),

@@ -63,6 +63,13 @@ _ENTRIES: Final = (
     ),
     MetricEntry("ackwise_lag_messages", "gauge", "offsets", _LANE, "distance of the next commit to the end of the log; asked every 10 s"),
     MetricEntry(
+        "ackwise_lag_seconds",
+        "gauge",
+        "s",
+        _LANE,
+        "age of the oldest record that is not finished, by its timestamp; 0 if all are",
+    ),
+    MetricEntry(
         "ackwise_commit_age_seconds",
         "gauge",
         "s",

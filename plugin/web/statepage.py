@@ -24,7 +24,7 @@ def _tables(state: State) -> Iterator[Table]:
     agents = [{**asdict(one), "topics": ", ".join(one.topics)} for one in state.agents]
     yield Table("Agents", columns, [[one[name.replace(" ", "_")] for name in columns] for one in agents])
     columns = (
-        *("topic", "partition", "agent", "position", "committed", "watermark", "end", "lag", "in hand", "running", "held"),
+        *("topic", "partition", "agent", "position", "committed", "watermark", "end", "lag", "lag seconds", "in hand", "running", "held"),
         "unreadable",
     )
     yield Table("Partitions", columns, [_partition(lane, columns) for lane in state.lanes])

@@ -297,6 +297,8 @@ def _of_lanes(member: Member, seen: Seen, now: float) -> Iterator[Sample]:
             end, commit = seen.ends.get(partition), lane.watermark.commit
             if end is not None and commit is not None:
                 yield Sample("ackwise_lag_messages", labels, max(0, end - commit))
+            if (seconds := lane.lag_seconds(end)) is not None:
+                yield Sample("ackwise_lag_seconds", labels, seconds)
             at, since = seen.standing.get(key_of(lane), (commit, now))
             yield Sample("ackwise_commit_age_seconds", labels, now - since if lane.in_hand and at == commit else 0.0)
             yield Sample("ackwise_stalled", labels, lane.unreadable is not None)

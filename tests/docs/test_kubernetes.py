@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from tests.docs.pages import snippets
 from tests.tables import each
 
 from ackwise import App, Watch
+from ackwise.middleware.policies.delaytopic import CANCELLATIONS, width
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.settings.config import read_config
 from ackwise.plugin.settings.entries import ENTRIES, variable_of
+from ackwise.plugin.topics.topicnames import TopicNames
+from ackwise.plugin.web.metricnames import GROUP, METRICS
 from ackwise.plugin.web.workerpages import Watching
 
 #: Seconds until the process has ended after its drain, whatever hangs.
@@ -25,13 +29,13 @@ def manifests() -> list[Any]:
     return [found for each in snippets("docs/how-to/kubernetes.md") if each.language == "yaml" for found in yaml.safe_load_all(each.code)]
 
 
-DEPLOYMENT, BUDGET, STATEFUL = manifests()
+DEPLOYMENT, BUDGET, STATEFUL, SCALED = manifests()
 POD = DEPLOYMENT["spec"]["template"]["spec"]
 (WORKER,) = POD["containers"]
 
 
 def test_they_are_a_deployment_and_what_protects_it() -> None:
-    assert [each["kind"] for each in manifests()] == ["Deployment", "PodDisruptionBudget", "StatefulSet"]
+    assert [each["kind"] for each in manifests()] == ["Deployment", "PodDisruptionBudget", "StatefulSet", "ScaledObject"]
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert DEPLOYMENT["spec"]["selector"]["matchLabels"] == BUDGET["spec"]["selector"]["matchLabels"] == labels
 
@@ -47,6 +51,16 @@ def test_the_command_line_is_one_that_ackwise_takes() -> None:
 def test_each_variable_sets_an_entry() -> None:
     known = {variable_of(path) for path in ENTRIES}
     assert [each["name"] for each in WORKER["env"] if each["name"] not in known] == []
+
+
+def test_the_worker_is_scaled_by_what_its_group_reads_and_by_a_metric_of_it() -> None:
+    assert SCALED["spec"]["scaleTargetRef"]["name"] == DEPLOYMENT["metadata"]["name"]
+    names, (*logs, measured) = TopicNames("billing"), SCALED["spec"]["triggers"]
+    read = [(log["metadata"]["consumerGroup"], log["metadata"]["topic"]) for log in logs]
+    assert read == [("billing", "orders"), ("billing", names.retry), (names.relay_group, names.delay)]
+    assert logs[-1]["metadata"]["partitionLimitation"] == f"{CANCELLATIONS + 1}-{width() - 1}"
+    metric, group = re.findall(r"[a-z_]{9,}", measured["metadata"]["query"])
+    assert (METRICS[metric].unit, group) == ("s", GROUP)
 
 
 @each("probe", ["startupProbe", "livenessProbe", "readinessProbe"])

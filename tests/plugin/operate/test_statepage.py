@@ -68,7 +68,7 @@ def test_a_partition_is_shown_with_its_offsets_and_what_is_unknown_is_left_open(
     shown = dict(zip(headers, row, strict=True))
     assert shown == {
         "topic": "orders", "partition": "3", "agent": "bill", "position": "120", "committed": "–", "watermark": "101", "end": "130",
-        "lag": "29", "in hand": "7", "running": "3", "held": "4", "unreadable": "–",
+        "lag": "29", "lag seconds": "–", "in hand": "7", "running": "3", "held": "4", "unreadable": "–",
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from ackwise.middleware.errors import EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode, RunEvents
 from ackwise.middleware.flow.breaker import Circuit, Position
 from ackwise.middleware.flow.pausing import Target
+from ackwise.middleware.message.message import Delivery, Origin, TopicPartition
 from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.consumer.workerstate import CheckCounts, DelayStanding, ShareCounts
-from ackwise.plugin.operate.state import OutboxState
+from ackwise.plugin.operate.state import OutboxState, look
 from ackwise.plugin.web.metricnames import GROUP, METRICS, PARTITION, TOPIC, table
 from ackwise.plugin.web.workermeasures import CountedEvents, Counts, Seen, TimedStore, families, measures
 from ackwise.stores.memory import MemoryStore
@@ -158,6 +160,32 @@ async def test_lag_is_the_distance_of_the_next_commit_to_the_end_and_absent_whil
     at = ("orders", "0", "bill")
     assert found(member, seen=Seen({ORDERS: 110}))["ackwise_lag_messages", at] == 10
     assert ("ackwise_lag_messages", at) not in found(member)
+
+
+async def test_lag_in_seconds_is_shown_for_each_partition_of_an_agent_and_in_its_state() -> None:
+    member = make_member(agent("bill", "orders"))
+    lane, at = give(member, ORDERS, 0), ("orders", "0", "bill")
+    assert ("ackwise_lag_seconds", at) not in found(member)
+    assert found(member, seen=Seen({ORDERS: 100}))["ackwise_lag_seconds", at] == 0
+    ms = round((time.time() - 3600) * 1000)
+    lane.offer([Delivery(*ORDERS, 100, ms, b"k", b"v", (), Origin(*ORDERS, 100, ms))])
+    assert found(member)["ackwise_lag_seconds", at] == pytest.approx(3600, abs=60)
+    (state,) = look(member, {ORDERS: 101}).lanes
+    assert state.lag_seconds == pytest.approx(3600, abs=60)
+
+
+async def test_a_look_at_the_ends_of_logs_tells_the_lanes_that_nothing_more_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = make_member(agent("bill", "orders"))
+    lane = give(member, ORDERS, 0)
+
+    async def ends(partitions: object) -> dict[TopicPartition, int]:
+        return {ORDERS: 100}
+
+    monkeypatch.setattr(member, "_ends", ends)
+    monkeypatch.setattr(lane.lag, "_begun", -1e9)
+    assert (lane.lag_seconds(101) or 0) > 1e9
+    await member.ends()
+    assert (lane.lag_seconds(101) or 1e9) < 60
 
 
 async def test_a_commit_that_stands_still_over_messages_in_hand_grows_old_and_one_over_nothing_does_not() -> None:
