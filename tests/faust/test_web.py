@@ -198,6 +198,7 @@ async def test_a_worker_tells_what_it_does_while_it_does_it(raw_kafka: RawKafka,
         assert {name: lane[name] for name in ("role", "agent", "position", "watermark", "end", "lag", "in_hand", "running", "held")} == {
             "role": "source", "agent": "bill", "position": 6, "watermark": 4, "end": 6, "lag": 2, "in_hand": 2, "running": 2, "held": [],
         }  # fmt: skip
+        assert 0 < lane["lag_seconds"] < 600
         assert (state["group"], state["store_down"], state["event_log_outage"]) == (group, False, False)
         assert state["topics"] == {"retry": f"{group}.retry", "delay": f"{group}.delay", "dead_letters": f"{group}.dlq"}
         assert any(step["what"] == "dedup" and step["how"].startswith("memory://") for step in state["chain"])
@@ -210,6 +211,7 @@ async def test_a_worker_tells_what_it_does_while_it_does_it(raw_kafka: RawKafka,
         }  # fmt: skip
         assert numbers['store_exchange_seconds_count{result="answered"}'] >= 4
         assert numbers["commits_total"] >= 2
+        assert 0 < max(seconds for name, seconds in numbers.items() if name.startswith("lag_seconds{")) < 600
 
         site.go_on()
         state = await site.wait_until(site.state, lambda state: state["claims"] == 0)

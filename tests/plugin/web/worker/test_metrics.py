@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # it ships no types
+from aiokafka import TopicPartition
 from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes import FULL_DISK, Sink
@@ -24,7 +25,7 @@ from ackwise.middleware.errors import EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode, RunEvents
 from ackwise.middleware.flow.breaker import Circuit, Position
 from ackwise.middleware.flow.pausing import Target
-from ackwise.middleware.message.message import Delivery, Origin, TopicPartition
+from ackwise.middleware.message.message import Delivery, Origin
 from ackwise.plugin.consumer.member import Member
 from ackwise.plugin.consumer.workerstate import CheckCounts, DelayStanding, ShareCounts
 from ackwise.plugin.operate.state import OutboxState, look
