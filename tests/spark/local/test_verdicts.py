@@ -76,6 +76,10 @@ def test_a_run_that_another_worker_tells_of_counts_as_if_its_own_had_told(local:
     judge(local, tmp_path, "05[b-m]")
 
 
+def test_a_dead_letter_that_succeeds_on_redrive_is_not_in_doubt_by_that(local: SparkSession, tmp_path: Path) -> None:
+    judge(local, tmp_path, "27[d-k]")
+
+
 def test_what_a_killed_worker_had_started_is_in_doubt_and_what_it_had_fetched_where_its_marks_may_be_lost(
     local: SparkSession, tmp_path: Path
 ) -> None:
