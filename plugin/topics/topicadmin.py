@@ -129,7 +129,10 @@ async def create_sources(
             if uncreated := [topic for topic in absent if topic not in created]:
                 created |= await _create_sources(admin, uncreated, partitions)
             if asyncio.get_running_loop().time() - begun > _TIMEOUT / 2:
-                raise ConfigurationError(f"the brokers do not show this client {_listed(absent)}, which they have; give it Describe on it")
+                raise ConfigurationError(
+                    f"{_listed(absent)} can't be seen {_TIMEOUT / 2:.0f} s after it was to be created; give this client Describe on it, or "
+                    "check that the cluster has a controller"
+                )
             await asyncio.sleep(_LOOK_SOON)
         return found, created
 
