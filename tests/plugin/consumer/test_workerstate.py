@@ -26,7 +26,7 @@ class Desk:
         self.worker: Any = SimpleNamespace(
             publisher=self,
             outage=SimpleNamespace(is_on=True),
-            flow=SimpleNamespace(pausing=SimpleNamespace(paused={}), stopped={"bill": 1}),
+            flow=SimpleNamespace(pausing=SimpleNamespace(paused={}), stopped={"bill": 1}, expired=7),
             leases=None,
         )
         self.state = self.state_while(lambda: True)
@@ -62,6 +62,7 @@ async def test_a_worker_says_what_keeps_it_from_its_work_and_takes_it_back_at_th
     assert desk.sent[-1].value is None
     assert b"its event log can't be written, and it starts nothing" in (desk.sent[0].value or b"")
     assert b"the breaker has stopped bill" in (desk.sent[0].value or b"")
+    assert b'"expired": 7' in (desk.sent[0].value or b"")
 
 
 async def test_without_a_control_topic_nothing_is_written_which_would_make_one(desk: Desk) -> None:
