@@ -238,7 +238,7 @@ def _warm(bench: _Bench, ways: Sequence[str], rounds: int, console: Console) -> 
         meter = Meter(spark)
         for number in range(rounds + 1):
             for way in ways:
-                cost = _ask(bench) if way == WHY else meter.measure(partial(bench.work, way, spark))
+                cost = _ask(bench) if way == WHY else meter.measure(partial(bench.work, way, spark), on_spark=way in (COUNT, SPARK))
                 console.print(f"[dim]round {number}: {way}: {cost.wall:.1f} s, CPU {cost.cpu:.1f} s[/]")
                 if number:
                     found.setdefault(way, []).append(cost)

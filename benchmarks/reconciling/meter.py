@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -45,11 +46,16 @@ class Meter:
     def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark
 
-    def measure(self, work: Callable[[], int]) -> Cost:
-        """Do the work once. It returns the bytes that its tasks sent each other, beside what Spark shuffled."""
-        before, began, computed = self._asked(), time.perf_counter(), _computed(os.getpid())
+    def measure(self, work: Callable[[], int], *, on_spark: bool) -> Cost:
+        """Do the work once. It returns the bytes that its tasks sent each other, beside what Spark shuffled.
+
+        What is not `on_spark` is done by this process and by children that end with the work: Spark's idle processes, which may end
+        meanwhile, do not count.
+        """
+        computed: Callable[[], float] = partial(_computed, os.getpid()) if on_spark else _computed_here
+        before, began, cpu = self._asked(), time.perf_counter(), computed()
         sent = work()
-        wall, cpu = time.perf_counter() - began, _computed(os.getpid()) - computed
+        wall, cpu = time.perf_counter() - began, computed() - cpu
         queries, jobs, shuffled = (after - each for after, each in zip(self._asked(), before, strict=True))
         return Cost(wall, cpu, queries, jobs, shuffled + sent)
 
@@ -95,6 +101,12 @@ def of_process(command: Sequence[str | Path], log: Path) -> tuple[int, Cost]:
         code = subprocess.run([str(each) for each in command], stdout=output, stderr=output, check=False).returncode
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return code, Cost(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def _computed_here() -> float:
+    """Seconds that this process and its children that have ended have computed."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _computed(pid: int) -> float:
