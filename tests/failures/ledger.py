@@ -42,7 +42,7 @@ class Ledger:
     def write_copy(self, topic: str, headers: Mapping[str, bytes | None]) -> None:
         """A copy is acknowledged."""
         origin, attempt = origin_of(headers)
-        self.write("copied", topic=topic, origin=origin, attempt=attempt)
+        self.write("copied", topic=topic, origin=origin, attempt=attempt, reason=(headers.get("ackwise-reason") or b"").decode())
 
     def ran(self, ids: Sequence[object]) -> None:
         """The handler succeeded with these, named by id or by origin; durable when it returns."""
@@ -86,13 +86,15 @@ def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition
     """Every record that a commit passed before it was done, parked or dead; `written` is what stands in the topics.
 
     A record is finished once its message (the id, otherwise the record) ran, has an acknowledged dead letter, or has an
-    acknowledged copy with a later attempt, there or moved on; a copy on the delay topic once it was moved on: to the retry topic, or to a
-    rung that no commit has passed it on. Copies that stand there and that nobody heard of may be such ones.
+    acknowledged copy with a later attempt, there or moved on, or with the same one since another call had its key; a copy on the delay
+    topic once it was moved on: to the retry topic, or to a rung that no commit has passed it on. Copies that stand there and that
+    nobody heard of may be such ones.
     """
     message = {(topic, partition, record.offset): record.id for (topic, partition), records in written.items() for record in records}
     ran: set[object] = set()
     dead: set[object] = set()
     sent: defaultdict[object, int] = defaultdict(int)  #: the highest attempt that is on its way
+    uncharged = set[tuple[object, int]]()  #: attempts of which a copy was sent since another call had the key
     moved: defaultdict[object, int] = defaultdict(int)  #: the highest attempt that came back from the delay topic
     waits = _unheard(facts, written, message)  #: copies of each attempt that stand in the delay topic and that no commit has passed
     reached: Counter[Partition] = Counter()  #: how far each partition is committed
@@ -108,6 +110,8 @@ def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition
             elif fact["topic"].endswith(".retry"):
                 moved[name] = max(moved[name], fact["attempt"])
             else:
+                if fact.get("reason") == "ClaimHeldElsewhere":
+                    uncharged.add((name, fact["attempt"]))
                 sent[name] = max(sent[name], fact["attempt"])
                 waits[name, fact["attempt"]] += 1
         elif fact["fact"] == "commits":
@@ -119,7 +123,7 @@ def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition
             for topic, partition, offset in fact["offsets"]:
                 for record in written.get((topic, partition), ()):
                     name = record.id or record.origin
-                    on_its_way = max(sent[name], moved[name]) > record.attempt
+                    on_its_way = max(sent[name], moved[name]) > record.attempt or (name, record.attempt) in uncharged
                     if topic.endswith(".delay"):
                         on_its_way = moved[name] >= record.attempt or waits[name, record.attempt] > 0
                     if record.offset < offset and not (on_its_way or name in ran or name in dead):

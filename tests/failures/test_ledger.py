@@ -46,3 +46,10 @@ def test_a_commit_is_early_unless_what_it_passes_is_done_or_on_its_way(facts: li
 def test_a_copy_that_was_never_written_down_may_be_on_its_way_and_is_passed_once() -> None:
     assert early_commits([copied(), commits(RUNG)], WRITTEN) == []
     assert len(early_commits([copied(), commits(RUNG), commits(OTHER)], WRITTEN)) == 1
+
+
+def test_a_copy_of_the_same_attempt_is_on_its_way_only_if_another_call_had_the_key() -> None:
+    held = {**copied(attempt=1), "reason": "ClaimHeldElsewhere"}
+    assert len(early_commits([copied(attempt=1), commits(SOURCE)], WRITTEN)) == 1
+    assert early_commits([held, commits(SOURCE)], WRITTEN) == []
+    assert len(early_commits([commits(SOURCE), held], WRITTEN)) == 1
