@@ -88,7 +88,7 @@ async def test_a_variable_sets_the_age_of_an_agent_and_turns_it_off(monkeypatch:
     for given, options, kind in (("1h", {}, "dead"), ("0", {"max_age": "1h"}, "done")):
         monkeypatch.setenv("ACKWISE_AGENTS__BILL__MAX_AGE", given)
         async with TestApp(shop([], read_config(), **options)) as worker:
-            worker.kafka.produce("orders", b"old", timestamp=worker.clock() - 3600)
+            worker.kafka.produce("orders", b"old", timestamp=worker.clock() - 3601)
             fate = await worker.fate(Place("orders", 0, 0))
             assert fate.kind == kind
 
