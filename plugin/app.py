@@ -129,7 +129,7 @@ class App(Router):
         if any(other.name == agent.name for other in self._agents):
             raise ConfigurationError(f"two agents are called {agent.name!r}; give one of them a name=")
         self._agents.append(agent)
-        self._slots.use_for(agent.name, declared.use)
+        self._slots.agents[agent.name] = declared.used
         if declared.resources is not None:
             self._slots.lifespans.handlers.append(declared.resources)
 

@@ -139,7 +139,7 @@ class Slots:
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or Config()
         self._used: list[Around] = []  #: middleware, in the order of use
-        self._agents: dict[str, AgentSlots] = {}
+        self.agents: dict[str, AgentSlots] = {}  #: what agents use by themselves
         self.observers: list[Observer] = []
         self.pausing = Pausing()  #: by code, in this process
         self.watch_port: int | None = None  #: from the command line; overrides everything else
@@ -161,7 +161,7 @@ class Slots:
     def use_for(self, agent: str, things: Iterable[object]) -> None:
         """As `use`, for one agent. Raises `ConfigurationError`."""
         for thing in things:
-            self._agents.setdefault(agent, AgentSlots(agent)).use(thing)
+            self.agents.setdefault(agent, AgentSlots(agent)).use(thing)
 
     @functools.cached_property
     def _installed(self) -> list[Around]:
@@ -192,10 +192,10 @@ class Slots:
     def own_arounds(self, agent: str) -> list[Around]:
         """Return the middleware that `agent` alone has, outermost first. Raises `ConfigurationError`."""
         configured = [inspect_middleware(function) for function in self.config.middleware(agent)]
-        return [*configured, *(self._agents[agent].used if agent in self._agents else ())]
+        return [*configured, *(self.agents[agent].used if agent in self.agents else ())]
 
     def _own(self, agent: str, slot: type[PolicyT]) -> PolicyT | None:
-        policy = self._agents[agent].policies.get(slot) if agent in self._agents else None
+        policy = self.agents[agent].policies.get(slot) if agent in self.agents else None
         return policy if isinstance(policy, slot) else None
 
     def later_of(self, agent: str) -> ConsumeLater:
@@ -298,9 +298,13 @@ class Slots:
         rate_limits = {name: limit for name, limit in limits.items() if limit is not None}
         return FlowControl(self.pausing, breaker=breaker, rate_limit=self.rate_limit, breakers=breakers, rate_limits=rate_limits)
 
+    def uses(self, agent: str, slot: type[object]) -> bool:
+        """Return whether the code gives `agent` its own policy of this kind."""
+        return agent in self.agents and slot in self.agents[agent].policies
+
     def has_own(self, agent: str, slot: type[PolicyT], table: str) -> bool:
         """Return whether `agent` has its own policy of this kind, in the code or by entries in `table`."""
-        return self._own(agent, slot) is not None or bool(self.config.of_agent(agent, table))
+        return self.uses(agent, slot) or bool(self.config.of_agent(agent, table))
 
     @property
     def share(self) -> Share | None:
@@ -416,7 +420,7 @@ class Slots:
 
     def refuse_unknown_agents(self, names: Sequence[str]) -> None:
         """Refuse policies for an agent that there is not. Raises `ConfigurationError`."""
-        for name in self._agents:
+        for name in self.agents:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(map(repr, names))}"

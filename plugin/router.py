@@ -73,11 +73,11 @@ class AgentOptions(TypedDict, total=False):
 
 
 class Declared(NamedTuple):
-    """An agent as it was declared, with the resources that its handler takes, and what it uses by itself."""
+    """An agent as it was declared, with the resources that its handler takes, and what it uses by itself, if anything."""
 
     agent: Agent
     resources: WithResources | None
-    use: tuple[object, ...]
+    used: AgentSlots
 
 
 class Router:
@@ -138,7 +138,7 @@ class Router:
                 in_thread=seen.in_thread,
                 **_parsed(options, seen.name),
             )
-            self._add(Declared(agent, seen.resources, _usable(agent.name, options.get("use", ()))))
+            self._add(Declared(agent, seen.resources, _used(agent.name, options.get("use", ()))))
             return handler
 
         return register
@@ -157,13 +157,13 @@ class Router:
         return self._declared
 
 
-def _usable(agent: str, things: object) -> tuple[object, ...]:
+def _used(agent: str, things: object) -> AgentSlots:
     if not isinstance(things, list | tuple):
         raise ConfigurationError(f"use of agent {agent!r} is {shown(things, repr)}; give a list, such as use=[ConsumeLater(5)]")
     slots = AgentSlots(agent)
     for thing in things:
         slots.use(thing)
-    return tuple(things)
+    return slots
 
 
 def _refuse_unknown(options: AgentOptions) -> None:

@@ -267,27 +267,35 @@ def _settings(
 
 
 def _own_settings(slots: Slots, agent: Agent, config: Config) -> Iterator[Setting]:
-    """What an agent has by itself, in place of what holds for the app."""
-    name = agent.name
+    """What an agent has by itself, in place of what holds for the app. What only its entries change is otherwise the app's."""
+    name, above = agent.name, ("agents", agent.name)
+    own: list[tuple[type[ConsumeLater | Dedup | Breaker | RateLimit], str, object]] = []
     if agent.later is not None:
-        yield from _of_table(("agents", name, "consume_later"), agent.later, config)
-        for what, policy in _retries(agent.later):
-            yield Setting(f"agents.{name}.consume_later.{what}", _policy(policy), "code")
-        if agent.later.no_retry:
-            yield Setting(f"agents.{name}.consume_later.no_retry", ", ".join(kind.__name__ for kind in agent.later.no_retry), "code")
+        own.append((ConsumeLater, "consume_later", agent.later))
     if agent.dedup is not None:
-        yield from _of_table(("agents", name, "dedup"), agent.dedup, config)
-        yield Setting(f"agents.{name}.dedup.key", _key(agent.dedup), "default" if agent.dedup.key is None else "code")
+        own.append((Dedup, "dedup", agent.dedup))
     if slots.has_own(name, Breaker, "breaker"):
-        yield from _of_table(("agents", name, "breaker"), slots.breaker_of(name), config)
+        own.append((Breaker, "breaker", slots.breaker_of(name)))
     if slots.has_own(name, RateLimit, "rate_limit"):
-        yield from _of_table(("agents", name, "rate_limit"), slots.rate_limit_of(name), config)
+        own.append((RateLimit, "rate_limit", slots.rate_limit_of(name)))
+    for kind, table, policy in own:
+        settings = [*_of_table((*above, table), policy, config)]
+        if isinstance(policy, ConsumeLater):
+            settings += _of_retries((*above, table), policy)
+        if isinstance(policy, Dedup):
+            settings.append(Setting(dotted((*above, table, "key")), _key(policy), "default" if policy.key is None else "code"))
+        is_of_app = not slots.uses(name, kind)
+        for setting in settings:
+            yield replace(setting, source="the app") if is_of_app and setting.source in ("code", "default") else setting
 
 
-def _retries(later: ConsumeLater) -> Iterator[tuple[str, RetryPolicy | None]]:
-    yield "retry", later.retry
-    for kind, policy in later.retry_by_error.items():
-        yield f"retry_by_error.{kind.__name__}", policy
+def _of_retries(table: tuple[str, ...], later: ConsumeLater) -> Iterator[Setting]:
+    """What only the code says of retries."""
+    by_error = ((f"retry_by_error.{kind.__name__}", policy) for kind, policy in later.retry_by_error.items())
+    for name, policy in (("retry", later.retry), *by_error):
+        yield Setting(dotted((*table, name)), _policy(policy), "default" if policy is None else "code")
+    if later.no_retry:
+        yield Setting(dotted((*table, "no_retry")), ", ".join(kind.__name__ for kind in later.no_retry), "code")
 
 
 #: Entries of an agent that mean something for a loop over a stream.
@@ -325,10 +333,7 @@ def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterato
 def _settings_of_copies(slots: Slots, names: TopicNames, config: Config) -> Iterator[Setting]:
     later = slots.later
     yield from _of_table(("consume_later",), later, config)
-    for name, policy in _retries(later):
-        yield Setting(f"consume_later.{name}", _policy(policy), "default" if policy is None else "code")
-    if later.no_retry:
-        yield Setting("consume_later.no_retry", ", ".join(kind.__name__ for kind in later.no_retry), "code")
+    yield from _of_retries(("consume_later",), later)
     for setting in _of_table(("dead_letter",), slots.dead_letter, config):
         yield replace(setting, value=names.dead_letter)
 

@@ -176,6 +176,8 @@ def test_entries_of_an_agent_change_its_policy_and_entries_of_the_app_no_policy_
         ("agents.refund.consume_later.max_reconsume_times", "5", "code"),
         ("agents.bill.rate_limit.rate", "9/s", "ACKWISE_AGENTS__BILL__RATE_LIMIT__RATE"),
         ("consume_later.max_reconsume_times", "3", "ACKWISE_CONSUME_LATER__MAX_RECONSUME_TIMES"),
+        ("agents.bill.breaker.rest", "7s", "ACKWISE_AGENTS__BILL__BREAKER__REST"),
+        ("agents.bill.breaker.first_wait", "10s", "the app"),
     } <= told
 
 
